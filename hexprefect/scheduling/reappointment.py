@@ -1,0 +1,41 @@
+"""Reappointment: when a waiting request leaves its instance's queue for another's.
+
+A waiting request is not tied to its instance. An instance with a free slot and an empty queue takes
+over the first request, in the order of urgency, that it would finish clearly sooner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+CLEARLY_SOONER = 0.8
+"""Move only for a predicted gain of a fifth: predictions are off by 3–5 % on average, and a moved
+request loses the prefix that its old instance may hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Movable:
+    """A request waiting elsewhere."""
+
+    id: str
+    wait_there_s: float
+    """Predicted seconds until it would start where it waits."""
+    completion_there_s: float
+    completion_here_s: float
+
+
+def choose_reappointment(
+    candidates: Sequence[Movable], *, clearly: float = CLEARLY_SOONER
+) -> str | None:
+    """Id of the first candidate that an idle slot here would finish clearly sooner, or `None`.
+
+    Args:
+        candidates: in the order of urgency, over all other instances.
+        clearly: the fraction of the time there below which the time here counts as clearly sooner.
+    """
+    for candidate in candidates:
+        there = candidate.wait_there_s + candidate.completion_there_s
+        if candidate.completion_here_s < clearly * there:
+            return candidate.id
+    return None
