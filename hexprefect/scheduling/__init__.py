@@ -1,4 +1,4 @@
-"""The decisions: workflow, cost, budget, urgency, dispatch, admission. Pure functions of plain values.
+"""The decisions, as pure functions of plain values: cost, budget, urgency, dispatch, admission.
 
 Nothing here reads a clock, touches a database or knows Prefect, so that the running system and the
 simulator decide alike (law 7).

@@ -1,8 +1,8 @@
 """Admission: which waiting requests start when an instance has room (the local level).
 
-Law 4: the request admitted is the first in the instance's order that fits, ties by `(ready_at, id)`;
-a request passed over because it did not fit is not passed over for ever: after `patience` others
-have gone before it, nobody passes it any more until it fits.
+Law 4: the request admitted is the first in the instance's order that fits, ties by
+`(ready_at, id)`; a request passed over because it did not fit is not passed over for ever: after
+`patience` others have gone before it, nobody passes it any more until it fits.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 DEFAULT_PATIENCE = 8
-"""Requests that may overtake one that does not fit. Eight lets a light stage of a few queries by while
-a long prompt waits for memory, and bounds its extra wait to about one batch."""
+"""Requests that may overtake one that does not fit. Eight lets a light stage of a few queries by
+while a long prompt waits for memory, and bounds its extra wait to about one batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Budgets: the share of a query's remaining time that each request gets.
 
 `t_slo(i, j) = (T_i − τ_elapsed) · t̄(j) / Σ_{k on the critical path from j} t̄(k)`
-(arXiv 2505.05286, section 4.2). It is computed anew whenever a stage ends and the next becomes ready,
-so that an overrun is paid by the stages that remain and a gain is shared among them.
+(arXiv 2505.05286, section 4.2). It is computed anew whenever a stage ends and the next becomes
+ready, so that an overrun is paid by the stages that remain and a gain is shared among them.
 """
 
 from __future__ import annotations

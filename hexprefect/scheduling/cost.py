@@ -1,4 +1,4 @@
-"""How long a request takes on an instance: `t_comp(r, m) = c + a · uncached input + b(batch) · output`."""
+"""How long a request takes: `t_comp(r, m) = c + a · uncached input + b(batch) · output`."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A `Workflow` is a directed acyclic graph. Its nodes are stages (before a query runs, when only the
 shape of the agent is known) or single requests (in the simulator, where the whole query is known).
-Parallel branches count once, with their longest: HEXGEN-FLOW's budget (arXiv 2505.05286, section 4.2)
-divides the time left along the critical path only.
+Parallel branches count once, with their longest: HEXGEN-FLOW's budget (arXiv 2505.05286, section
+4.2) divides the time left along the critical path only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class WorkflowNode:
     needs: tuple[str, ...] = ()
     """Names of the nodes that must have finished before this one may be dispatched."""
     expected_visits: float = 1.0
-    """How often a query comes here on average: 0.3 for a judge that is called in 3 of 10 queries."""
+    """How often a query comes here on average: 0.3 for a judge called in 3 of 10 queries."""
     input_tokens: float = 0.0
     """Expected prompt length, until history tells better."""
     output_tokens: float = 0.0
@@ -76,7 +76,7 @@ class Workflow:
         return self._followers[name]
 
     def ready(self, finished: Iterable[str]) -> tuple[str, ...]:
-        """Names of the unfinished nodes whose needs have all finished, in declared order (law 2)."""
+        """Names of the unfinished nodes whose needs have finished, in declared order (law 2)."""
         done = frozenset(finished)
         return tuple(
             node.name
