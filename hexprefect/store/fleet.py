@@ -1,0 +1,141 @@
+"""The instances in the store: entered, changed, drained, found dead, and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import delete, insert, select, update
+
+from hexprefect.store import tables
+from hexprefect.store.load import profile_columns
+from hexprefect.store.transaction import Transaction
+from hexprefect.store.transitions import appoint_unappointed, move
+from hexprefect.store.values import InstanceSpec, InstanceState, UnknownInstance
+
+
+def enter_instance(tx: Transaction, spec: InstanceSpec) -> bool:
+    """Add an instance, or change the description of one; whether anything changed.
+
+    What runs and waits there stays; the change counts from the next dispatch on.
+    """
+    columns = _columns(spec)
+    known = tx.connection.execute(
+        select(tables.instances).where(tables.instances.c.name == spec.name)
+    ).first()
+    if known is not None and all(known._mapping[key] == columns[key] for key in columns):
+        return False
+    tx.settle()
+    tx.flush()
+    if known is None:
+        tx.connection.execute(
+            insert(tables.instances),
+            [
+                {
+                    "name": spec.name,
+                    **columns,
+                    "state": "alive",
+                    "changed_at": tx.now,
+                    "held_prefixes": [],
+                }
+            ],
+        )
+    else:
+        tx.connection.execute(
+            update(tables.instances).where(tables.instances.c.name == spec.name).values(**columns)
+        )
+    tx.forget_instances()
+    tx.touch(spec.name)
+    appoint_unappointed(tx)
+    return True
+
+
+def set_instance_state(
+    tx: Transaction, name: str, state: InstanceState, *, reason: str | None = None
+) -> None:
+    """Alive, suspect, draining or dead.
+
+    The queue of an instance that drains or is dead moves to the others in this transaction. What
+    runs on it is left to the processes that run it: they see the connection break, or the answer.
+
+    Raises:
+        UnknownInstance: when there is none of this name.
+    """
+    load = tx.instances.get(name)
+    if load is None:
+        raise UnknownInstance(
+            f"No instance {name!r}.", remedy=f"Known: {', '.join(tx.instances) or 'none'}."
+        )
+    if load.state != state or load.reason != reason:
+        load.state, load.reason, load.changed_at, load.dirty = state, reason, tx.now, True
+    if state in {"draining", "dead"}:
+        # Unloaded engines forget their cache; a restarted one must not be preferred for it.
+        load.held = () if state == "dead" else load.held
+        _move_queue(tx, name, why=f"{name} is {state}")
+    else:
+        tx.touch(name)
+        appoint_unappointed(tx)
+
+
+def synchronise(tx: Transaction, specs: Iterable[InstanceSpec], *, pool: str) -> tuple[str, ...]:
+    """Make the instances of one pool be exactly `specs`; those no longer in it drain.
+
+    Returns:
+        The names that changed.
+    """
+    wanted = {spec.name: spec for spec in specs}
+    changed = [name for name, spec in wanted.items() if enter_instance(tx, spec)]
+    stored = tx.connection.execute(
+        select(tables.instances.c.name, tables.instances.c.state).where(
+            tables.instances.c.pool == pool
+        )
+    ).all()
+    for name, state in stored:
+        if name not in wanted and state != "draining":
+            set_instance_state(tx, name, "draining", reason=f"no longer in pool {pool}")
+            changed.append(name)
+        elif name in wanted and state == "draining":
+            set_instance_state(tx, name, "alive", reason=f"in pool {pool} again")
+            changed.append(name)
+    return tuple(changed)
+
+
+def remove_instance(tx: Transaction, name: str) -> bool:
+    """Forget an instance that nothing runs on and no request remembers; whether it could be."""
+    set_instance_state(tx, name, "draining", reason="being removed")
+    tx.settle()
+    tx.flush()
+    remembered = tx.connection.execute(
+        select(tables.requests.c.id).where(tables.requests.c.instance == name).limit(1)
+    ).first()
+    if remembered is not None:
+        return False
+    tx.connection.execute(delete(tables.instances).where(tables.instances.c.name == name))
+    tx.forget_instances()
+    return True
+
+
+def _move_queue(tx: Transaction, name: str, *, why: str) -> None:
+    tx.settle()
+    tx.flush()
+    rows = tx.connection.execute(
+        select(tables.requests)
+        .where(tables.requests.c.instance == name, tables.requests.c.state == "waiting")
+        .order_by(tables.requests.c.order_key, tables.requests.c.ready_at, tables.requests.c.id)
+    )
+    for row in rows.all():
+        move(tx, row._asdict(), why=why)
+
+
+def _columns(spec: InstanceSpec) -> dict[str, Any]:
+    return {
+        "pool": spec.pool,
+        "url": spec.url,
+        "model": spec.model,
+        "speaks": spec.speaks,
+        "api_key_block": spec.api_key_block,
+        "profile": profile_columns(spec.profile),
+        "slots": spec.slots,
+        "admission_depth": spec.admission_depth,
+        "context_tokens": spec.context_tokens,
+    }

@@ -1,0 +1,174 @@
+"""The life of a query in the store: it is registered, resumed after a restart, and ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sqlalchemy import insert, select, update
+
+from hexprefect.errors import CallerMistake
+from hexprefect.store import tables
+from hexprefect.store.transaction import Transaction
+from hexprefect.store.transitions import close_open
+from hexprefect.store.values import (
+    NewQuery,
+    QueryState,
+    RegisteredQuery,
+    UnknownQuery,
+    UnknownTenant,
+)
+
+LONGEST_SLO_S = 30 * 24 * 3600.0
+
+
+def check_slo(slo_s: float) -> float:
+    """Return a usable SLO in seconds.
+
+    Raises:
+        CallerMistake: when it is not a positive number of seconds up to thirty days.
+    """
+    if not math.isfinite(slo_s) or not 0 < slo_s <= LONGEST_SLO_S:
+        raise CallerMistake(
+            f"An SLO of {slo_s!r} seconds makes no sense.",
+            remedy="Give a number of seconds above 0, up to thirty days.",
+        )
+    return slo_s
+
+
+def register_query(tx: Transaction, query: NewQuery) -> RegisteredQuery:
+    """Enter a query, or take it up again where a process before this one left it.
+
+    A query that is known keeps its arrival and its deadline: a restart gives nobody more time. What
+    the process before had open is ended, so that this one can submit it again.
+
+    Raises:
+        UnknownTenant: when the tenant is not known or is disabled.
+        CallerMistake: when the SLO is nonsense.
+    """
+    check_slo(query.slo_s)
+    known = tx.connection.execute(
+        select(tables.queries).where(tables.queries.c.id == query.id)
+    ).first()
+    if known is not None:
+        _resume(tx, query.id)
+        return RegisteredQuery(id=query.id, deadline=known.deadline, resumed=True)
+    _check_tenant(tx, query.tenant)
+    deadline = query.arrived_at + query.slo_s
+    tx.connection.execute(
+        insert(tables.queries),
+        [
+            {
+                "id": query.id,
+                "tenant": query.tenant,
+                "database": query.database,
+                "question": query.question,
+                "owner": tx.process,
+                "slo_s": query.slo_s,
+                "arrived_at": query.arrived_at,
+                "deadline": deadline,
+                "state": "running",
+                "dropped_work": [],
+            }
+        ],
+    )
+    return RegisteredQuery(id=query.id, deadline=deadline, resumed=False)
+
+
+def end_query(
+    tx: Transaction,
+    query_id: str,
+    *,
+    state: QueryState,
+    reason: str | None = None,
+    sql: str | None = None,
+    dropped_work: Sequence[str] = (),
+) -> None:
+    """End a query with a reason that a person understands (law 10); ends what it has still open.
+
+    A query that has ended already stays as it is.
+
+    Raises:
+        UnknownQuery: when there is none of this id.
+    """
+    known = tx.connection.execute(
+        select(tables.queries.c.state).where(tables.queries.c.id == query_id)
+    ).first()
+    if known is None:
+        raise UnknownQuery(f"No query {query_id!r} in the store.")
+    if known.state != "running":
+        return
+    why = reason or {"answered": "answered", "cancelled": "cancelled"}.get(state, "failed")
+    _close_requests(
+        tx, query_id, state="cancelled", outcome="cancelled", error=f"its query ended: {why}"
+    )
+    tx.connection.execute(
+        update(tables.queries)
+        .where(tables.queries.c.id == query_id)
+        .values(
+            state=state,
+            reason=reason if state == "answered" else why,
+            sql=sql,
+            dropped_work=list(dropped_work),
+            ended_at=tx.now,
+        )
+    )
+
+
+def add_tenant(
+    tx: Transaction, name: str, *, default_slo_s: float | None = None, enabled: bool = True
+) -> None:
+    """Enter a tenant, or change its settings."""
+    values = {"default_slo_s": default_slo_s, "enabled": enabled}
+    changed = tx.connection.execute(
+        update(tables.tenants).where(tables.tenants.c.name == name).values(**values)
+    )
+    if not changed.rowcount:
+        tx.connection.execute(
+            insert(tables.tenants), [{"name": name, "created_at": tx.now, **values}]
+        )
+
+
+def _check_tenant(tx: Transaction, tenant: str) -> None:
+    known = tx.connection.execute(
+        select(tables.tenants.c.enabled).where(tables.tenants.c.name == tenant)
+    ).first()
+    if known is not None and known.enabled:
+        return
+    names = tx.connection.execute(
+        select(tables.tenants.c.name)
+        .where(tables.tenants.c.enabled)
+        .order_by(tables.tenants.c.name)
+        .limit(20)
+    ).scalars()
+    problem = "is not known" if known is None else "is disabled"
+    raise UnknownTenant(
+        f"The tenant {tenant!r} {problem}.",
+        remedy=f"Use one of: {', '.join(names)}; or add it with `hexprefect tenants add`.",
+    )
+
+
+def _resume(tx: Transaction, query_id: str) -> None:
+    _close_requests(
+        tx, query_id, state="failed", outcome="lost", error="its query was started again"
+    )
+    tx.connection.execute(
+        update(tables.queries)
+        .where(tables.queries.c.id == query_id)
+        .values(state="running", reason=None, ended_at=None, owner=tx.process)
+    )
+
+
+def _close_requests(
+    tx: Transaction, query_id: str, *, state: str, outcome: str, error: str
+) -> None:
+    tx.settle()
+    tx.flush()
+    rows = tx.connection.execute(
+        select(tables.requests).where(
+            tables.requests.c.query_id == query_id,
+            tables.requests.c.state.in_(tables.OPEN_STATES),
+        )
+    )
+    for row in rows.all():
+        close_open(tx, row._asdict(), state=state, outcome=outcome, error=error)

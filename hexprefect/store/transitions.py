@@ -1,0 +1,416 @@
+"""The life cycle of a request: one function a transition.
+
+                 submit                admit               start
+    (ready) ───────────────▶ waiting ─────────▶ admitted ─────────▶ running
+                                ▲                   │                  │
+                                └──── give_back ────┴──────────────────┤
+                                                                       ├─ finish ▶ finished
+                              cancel ▶ cancelled (from any open state) └─ fail ──▶ failed
+
+Every function takes a `Transaction`, checks its guard (state, owner, attempt) before it changes
+anything, and may be called again with the same arguments: the second call changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import bindparam, func, select, update
+
+from hexprefect.scheduling import Workflow, WorkflowNode, request_budget, single_stage
+from hexprefect.scheduling.prediction import predicted_input_tokens, predicted_output_tokens
+from hexprefect.store import tables
+from hexprefect.store.transaction import Transaction, grant_of
+from hexprefect.store.values import (
+    Grant,
+    LeaseLost,
+    NeedsUnfinished,
+    NewRequest,
+    Outcome,
+    Submitted,
+)
+
+Row = dict[str, Any]
+_request = tables.requests.c
+
+_FIND = select(tables.requests).where(_request.id == bindparam("key"))
+
+_GUARD = (
+    _request.id == bindparam("key"),
+    _request.owner == bindparam("holder"),
+    _request.attempt == bindparam("number"),
+    _request.state == "running",
+)
+
+_FREED = (
+    _request.query_id,
+    _request.stage,
+    _request.instance,
+    _request.completion_us,
+    _request.kv_tokens,
+    _request.admitted_at,
+    _request.started_at,
+)
+
+_FINISH = (
+    update(tables.requests)
+    .where(*_GUARD)
+    .values(
+        state="finished",
+        ended_at=bindparam("at"),
+        result=bindparam("outcome", type_=tables.requests.c.result.type),
+        error=None,
+        actual_input_tokens=bindparam("read"),
+        actual_output_tokens=bindparam("written"),
+        cached_tokens=bindparam("cached"),
+    )
+    .returning(*_FREED)
+)
+
+_FAIL = (
+    update(tables.requests)
+    .where(*_GUARD)
+    .values(state="failed", ended_at=bindparam("at"), error=bindparam("message"))
+    .returning(*_FREED)
+)
+
+_START = (
+    update(tables.requests)
+    .where(_request.owner == bindparam("holder"), _request.state == "admitted")
+    .values(state="running", started_at=bindparam("at"))
+    .returning(
+        _request.id,
+        _request.attempt,
+        _request.instance,
+        _request.submitted_at,
+        _request.ready_at,
+        _request.admitted_at,
+        _request.budget_s,
+        _request.latest_start,
+        _request.completion_us,
+    )
+)
+
+
+def submit(tx: Transaction, request: NewRequest) -> Submitted | None:
+    """(ready) → waiting: budget, dispatch and queue, in one transaction.
+
+    Returns:
+        What became of a request that was known before and needed nothing, else `None`: the state of
+        a new request is known once the transaction has settled, and `submitted` then tells it.
+    """
+    if tx.row_of(request.id) is not None:
+        return None
+    _check_needs(tx, request)
+    known = tx.connection.execute(_FIND, {"key": request.id}).first()
+    if known is not None:
+        row = known._asdict()
+        if row["state"] == "finished" and row["fingerprint"] == request.fingerprint:
+            return _as_submitted(tx, row)
+        if row["state"] in tables.OPEN_STATES:
+            if row["owner"] == tx.process:
+                return _as_submitted(tx, row)
+            close_open(tx, row, state="failed", outcome="lost", error="taken over by its query")
+        _reopen(tx, request, row)
+        return None
+    row = _new_row(tx, request)
+    tx.add_request(row)
+    tx.appoint(row, why="submitted")
+    return None
+
+
+def submitted(tx: Transaction, request: NewRequest) -> Submitted:
+    """What became of a submission, after the transaction has settled."""
+    grants = {grant.request_id: grant for grant in tx.granted}
+    grant = grants.get(request.id)
+    if grant is not None:
+        return Submitted(request.id, "running", grant.instance, tx.settings.alpha, grant)
+    row = tx.row_of(request.id)
+    instance = None if row is None else row["instance"]
+    return Submitted(request.id, "waiting", instance, tx.settings.alpha)
+
+
+def start_admitted(tx: Transaction) -> list[Grant]:
+    """admitted → running, for every request of this process that another one admitted."""
+    rows = tx.connection.execute(_START, {"holder": tx.process, "at": tx.now})
+    return [grant_of(row._asdict(), row.instance, tx.now) for row in rows]
+
+
+def finish(
+    tx: Transaction, *, request_id: str, attempt: int, outcome: Outcome, database: str = ""
+) -> None:
+    """running → finished: keep the result, free the slot, learn the lengths, let the next one in.
+
+    Raises:
+        LeaseLost: when the request is not this process's any more; nothing has changed then.
+    """
+    parameters = {
+        "key": request_id,
+        "holder": tx.process,
+        "number": attempt,
+        "at": tx.now,
+        "outcome": dict(outcome.result) if outcome.result is not None else None,
+        "read": outcome.input_tokens,
+        "written": outcome.output_tokens,
+        "cached": outcome.cached_tokens,
+    }
+    row = tx.connection.execute(_FINISH, parameters).first()
+    if row is None:
+        _check_repeated(tx, request_id, attempt, "finished")
+        return
+    _end_attempt(tx, request_id, attempt, row._asdict(), outcome="finished", error=None)
+    if outcome.input_tokens is not None and outcome.output_tokens is not None:
+        tx.learn(
+            row.stage,
+            database,
+            input_tokens=outcome.input_tokens,
+            output_tokens=outcome.output_tokens,
+        )
+
+
+def fail(tx: Transaction, *, request_id: str, attempt: int, error: str) -> None:
+    """running → failed. A retry submits the same request again and is its next attempt.
+
+    Raises:
+        LeaseLost: as for `finish`.
+    """
+    parameters = {
+        "key": request_id,
+        "holder": tx.process,
+        "number": attempt,
+        "at": tx.now,
+        "message": error,
+    }
+    row = tx.connection.execute(_FAIL, parameters).first()
+    if row is None:
+        _check_repeated(tx, request_id, attempt, "failed")
+        return
+    _end_attempt(tx, request_id, attempt, row._asdict(), outcome="failed", error=error)
+
+
+def give_back(tx: Transaction, *, request_id: str, attempt: int, why: str) -> None:
+    """admitted or running → waiting, in another instance's queue where there is one.
+
+    Raises:
+        LeaseLost: as for `finish`.
+    """
+    row = _find(tx, request_id)
+    if row is None or row["owner"] != tx.process or row["attempt"] != attempt:
+        raise _lost(request_id)
+    if row["state"] == "waiting":
+        return
+    if row["state"] not in tables.HOLDING_STATES:
+        raise _lost(request_id)
+    move(tx, row, why=why)
+
+
+def move(tx: Transaction, row: Row, *, why: str) -> None:
+    """Appoint an open request anew, away from the instance it is on; its lease, if any, ends."""
+    left = row["instance"]
+    if row["state"] in tables.HOLDING_STATES:
+        _end_attempt(tx, row["id"], row["attempt"], row, outcome="moved", error=why)
+    else:
+        tx.withdraw(left, completion_us=row["completion_us"])
+    tx.connection.execute(
+        update(tables.requests)
+        .where(_request.id == row["id"])
+        .values(state="waiting", admitted_at=None, started_at=None)
+    )
+    row.update(state="waiting", admitted_at=None, started_at=None)
+    tx.appoint(row, why=why, avoid=frozenset({left}) if left else frozenset())
+
+
+def cancel(tx: Transaction, *, request_id: str, why: str) -> bool:
+    """Any open state of a request of this process → cancelled; whether there was anything to do."""
+    tx.settle()
+    tx.flush()
+    row = _find(tx, request_id)
+    if row is None or row["owner"] != tx.process or row["state"] not in tables.OPEN_STATES:
+        return False
+    close_open(tx, row, state="cancelled", outcome="cancelled", error=why)
+    return True
+
+
+def close_open(tx: Transaction, row: Row, *, state: str, outcome: str, error: str) -> None:
+    """End an open request without a result, and free what it held."""
+    tx.connection.execute(
+        update(tables.requests)
+        .where(_request.id == row["id"])
+        .values(state=state, ended_at=tx.now, error=error)
+    )
+    if row["state"] in tables.HOLDING_STATES:
+        _end_attempt(tx, row["id"], row["attempt"], row, outcome=outcome, error=error)
+    else:
+        tx.withdraw(row["instance"], completion_us=row["completion_us"])
+    row["state"] = state
+
+
+def appoint_unappointed(tx: Transaction) -> int:
+    """Dispatch the requests that no instance could take when they came; how many found one."""
+    rows = tx.connection.execute(
+        select(tables.requests)
+        .where(_request.state == "waiting", _request.instance.is_(None))
+        .order_by(_request.order_key, _request.ready_at, _request.id)
+    )
+    return sum(
+        tx.appoint(row._asdict(), why="an instance became available") is not None for row in rows
+    )
+
+
+def _check_needs(tx: Transaction, request: NewRequest) -> None:
+    """Law 2: dispatched only when all that it needs has finished."""
+    if not request.needs:
+        return
+    finished = tx.connection.execute(
+        select(func.count())
+        .select_from(tables.requests)
+        .where(_request.id.in_(request.needs), _request.state == "finished")
+    ).scalar_one()
+    if finished != len(set(request.needs)):
+        raise NeedsUnfinished(
+            f"Request {request.id} needs {len(set(request.needs))} others, "
+            f"of which {finished} have finished.",
+            remedy="Submit it when all that it needs has finished.",
+        )
+
+
+def _new_row(tx: Transaction, request: NewRequest) -> Row:
+    expected = None
+    if request.workflow is not None and request.stage in request.workflow:
+        expected = request.workflow[request.stage].output_tokens or None
+    output = request.size.output_tokens
+    if request.predict_output:
+        output = predicted_output_tokens(
+            tx.history, request.stage, request.database, expected=expected or output or None
+        )
+    ready_at = tx.now if request.ready_at is None else request.ready_at
+    budget_s = request_budget(
+        request.deadline - ready_at, _path_costs(tx, request, output_tokens=output)
+    )
+    return {
+        "id": request.id,
+        "query_id": request.query_id,
+        "stage": request.stage,
+        "branch": request.branch,
+        "needs": list(request.needs),
+        "fingerprint": request.fingerprint,
+        "state": "waiting",
+        "owner": tx.process,
+        "instance": None,
+        "input_tokens": request.size.input_tokens,
+        "predicted_output_tokens": output,
+        "kv_tokens": request.size.input_tokens + round(output),
+        "prefix": [list(segment) for segment in request.size.prefix],
+        "submitted_at": tx.now,
+        "ready_at": ready_at,
+        "budget_s": budget_s,
+        "completion_us": 0,
+        "latest_start": ready_at + budget_s,
+        "order_key": ready_at + budget_s,
+        "passed_over": 0,
+        "attempt": 0,
+        "admitted_at": None,
+        "started_at": None,
+        "ended_at": None,
+        "error": None,
+    }
+
+
+def _path_costs(tx: Transaction, request: NewRequest, *, output_tokens: float) -> list[float]:
+    """`t̄` of the request and of each stage on the critical path after it, in seconds."""
+    loads = [load for load in tx.instances.values() if load.state in {"alive", "suspect"}]
+    count = len(loads) or 1
+    fixed = sum(load.profile.fixed_s for load in loads) / count
+    per_input = sum(load.profile.input_s_per_token for load in loads) / count
+    per_output = sum(load.profile.output_s_per_token for load in loads) / count
+
+    def expected_cost(node: WorkflowNode) -> float:
+        read = predicted_input_tokens(
+            tx.history, node.name, request.database, expected=node.input_tokens
+        )
+        written = predicted_output_tokens(
+            tx.history, node.name, request.database, expected=node.output_tokens or None
+        )
+        return node.expected_visits * (fixed + per_input * read + per_output * written)
+
+    own = fixed + per_input * request.size.input_tokens + per_output * output_tokens
+    workflow: Workflow = request.workflow or single_stage(request.stage)
+    if request.stage not in workflow:
+        return [own]
+    costs = {name: expected_cost(workflow[name]) for name in workflow.order}
+    path = workflow.critical_path_from(request.stage, costs.__getitem__)
+    return [own, *(costs[name] for name in path[1:])]
+
+
+def _reopen(tx: Transaction, request: NewRequest, known: Row) -> None:
+    row = _new_row(tx, request)
+    kept = {"attempt": known["attempt"], "passed_over": 0}
+    columns = {key: value for key, value in row.items() if key not in {"id", "query_id", *kept}}
+    tx.connection.execute(
+        update(tables.requests)
+        .where(_request.id == request.id)
+        .values(
+            **columns,
+            passed_over=0,
+            result=None,
+            actual_input_tokens=None,
+            actual_output_tokens=None,
+            cached_tokens=None,
+        )
+    )
+    row.update(kept)
+    tx.appoint(row, why="submitted again")
+
+
+def _as_submitted(tx: Transaction, row: Row) -> Submitted:
+    grant = None
+    if row["state"] == "running" and row["owner"] == tx.process:
+        grant = grant_of(row, row["instance"], row["started_at"])
+    return Submitted(
+        request_id=row["id"],
+        state=row["state"],
+        instance=row["instance"],
+        alpha=tx.settings.alpha,
+        grant=grant,
+        result=row.get("result") if row["state"] == "finished" else None,
+    )
+
+
+def _end_attempt(
+    tx: Transaction, request_id: str, attempt: int, row: Row, *, outcome: str, error: str | None
+) -> None:
+    tx.release(row["instance"], completion_us=row["completion_us"], kv_tokens=row["kv_tokens"])
+    tx.record_attempt(
+        request_id=request_id,
+        number=attempt,
+        instance=row["instance"],
+        owner=row.get("owner", tx.process),
+        admitted_at=row["admitted_at"],
+        started_at=row["started_at"],
+        ended_at=tx.now,
+        outcome=outcome,
+        error=error,
+    )
+
+
+def _find(tx: Transaction, request_id: str) -> Row | None:
+    row = tx.connection.execute(_FIND, {"key": request_id}).first()
+    return None if row is None else row._asdict()
+
+
+def _check_repeated(tx: Transaction, request_id: str, attempt: int, state: str) -> None:
+    row = _find(tx, request_id)
+    if (
+        row is None
+        or row["state"] != state
+        or row["attempt"] != attempt
+        or row["owner"] != tx.process
+    ):
+        raise _lost(request_id)
+
+
+def _lost(request_id: str) -> LeaseLost:
+    return LeaseLost(
+        f"Request {request_id} is not held by this process any more.",
+        remedy="Its lease expired or it was cancelled; submit it again for another attempt.",
+    )
