@@ -1,0 +1,91 @@
+"""A real Prefect server of our own: free port, own home, one for the whole session."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+START_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True)
+class PrefectServer:
+    """Where the server listens, and the environment in which processes talk to it."""
+
+    url: str
+    environment: dict[str, str]
+
+
+@pytest.fixture(scope="session")
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    home = tmp_path_factory.mktemp("prefect-home")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
+    server = PrefectServer(
+        url=f"http://127.0.0.1:{port}/api",
+        environment={
+            **inherited,
+            "PREFECT_HOME": str(home),
+            "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
+            "PREFECT_CLI_PROMPT": "false",
+        },
+    )
+    command = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"]
+    with (home / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            env={
+                key: value for key, value in server.environment.items() if key != "PREFECT_API_URL"
+            },
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _wait_until_healthy(server.url, process, home / "server.log")
+        yield server
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(timeout=10)
+
+
+def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            pytest.fail(f"the Prefect server ended with {process.returncode}:\n{log.read_text()}")
+        try:
+            if httpx.get(f"{url}/health", timeout=2).status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.2)
+    pytest.fail(f"the Prefect server did not start in {START_LIMIT_S} s:\n{log.read_text()}")
+
+
+@pytest.fixture
+async def prefect_client(prefect_server: PrefectServer) -> AsyncIterator[PrefectClient]:
+    """A client of the session's server, which is also the default server inside the test."""
+    home = prefect_server.environment["PREFECT_HOME"]
+    with temporary_settings({PREFECT_API_URL: prefect_server.url, PREFECT_HOME: home}):
+        async with get_client() as client:
+            yield client
