@@ -1,0 +1,184 @@
+"""One request of this process, from its submission to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hexprefect.completion import Completion, Prompt
+from hexprefect.instances.errors import InstanceError
+from hexprefect.queue.values import NoInstanceInTime
+from hexprefect.store import Grant, NewRequest, Outcome, Submitted
+from hexprefect.store import transitions as move_request
+
+if TYPE_CHECKING:
+    from hexprefect.queue.shared_queue import SharedQueue
+
+PRIORITY_EPOCH = 1_700_000_000
+PRIORITY_PER_SECOND = 10
+"""vLLM orders by an integer, lower first: tenths of a second of `latest_start` fit into 32 bits
+until 2030 and mean the same on every instance."""
+
+
+class QueuedRequest:
+    """A submitted request. Create it with `Query.submit`.
+
+    Wait with `admitted`, talk to the appointed instance with `complete`, and end it with exactly
+    one of `finish`, `fail` and `cancel`.
+    """
+
+    def __init__(self, queue: SharedQueue, new: NewRequest, submitted: Submitted) -> None:
+        self._queue = queue
+        self._new = new
+        self.alpha = submitted.alpha
+        self.instance = submitted.instance
+        """Where it waits or runs, as far as this process knows."""
+        self.grant: Grant | None = submitted.grant
+        self.reused: Mapping[str, Any] | None = submitted.result
+        """The kept result of the same request of a query that was started again, else `None`."""
+        self.moves = 0
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self.cached_tokens = 0
+        self.called = False
+
+    @property
+    def id(self) -> str:
+        """Of the request, in the store."""
+        return self._new.id
+
+    @property
+    def stage(self) -> str:
+        """The kind of call."""
+        return self._new.stage
+
+    @property
+    def attempt(self) -> int:
+        """Number of the attempt that runs, 0 before the first."""
+        return self.grant.attempt if self.grant else 0
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds from being ready to being started."""
+        if self.grant is None:
+            return 0.0
+        return max(0.0, self.grant.started_at - self.grant.ready_at)
+
+    async def admitted(self) -> Grant:
+        """Wait until an instance takes the request.
+
+        Raises:
+            NoInstanceInTime: when patience ends; the request is cancelled then.
+        """
+        if self.grant is None:
+            try:
+                self.grant = await self._queue.wait_for_grant(self._new)
+            except (NoInstanceInTime, asyncio.CancelledError):
+                self._queue.cancel_soon(self.id, why="it was not waited for any longer")
+                raise
+            self.instance = self.grant.instance
+        return self.grant
+
+    async def complete(self, prompt: Prompt) -> Completion:
+        """Have the appointed instance complete `prompt`; move to another when it fails.
+
+        Raises:
+            InstanceError: when the request is at fault, or has moved too often.
+            NoInstanceInTime: when no other instance takes it.
+        """
+        while True:
+            grant = await self.admitted()
+            endpoint = await self._queue.directory.endpoint(grant.instance)
+            try:
+                completion = await self._queue.client.complete(
+                    endpoint,
+                    prompt,
+                    timeout_s=self._queue.timeout_s(grant, self._new.deadline),
+                    priority=engine_priority(grant.latest_start),
+                )
+            except InstanceError as error:
+                await self._queue.health.failed(grant.instance, error)
+                if not error.movable or self.moves >= self._queue.options.most_moves:
+                    raise
+                await self.give_back(str(error))
+                continue
+            self._queue.health.succeeded(grant.instance)
+            self.called = True
+            self.input_tokens += completion.input_tokens
+            self.output_tokens += completion.output_tokens
+            self.cached_tokens += completion.cached_tokens
+            return replace(
+                completion,
+                instance=grant.instance,
+                request_id=self.id,
+                waited_s=self.waited_s,
+                attempt=grant.attempt,
+            )
+
+    async def give_back(self, why: str) -> None:
+        """Let another instance have it: running → waiting."""
+        grant, self.grant = self.grant, None
+        if grant is None:
+            return
+        self.moves += 1
+        self._queue.expect(self.id)
+        await self._queue.store.run(
+            lambda tx: move_request.give_back(
+                tx, request_id=self.id, attempt=grant.attempt, why=why[:500]
+            )
+        )
+
+    async def finish(self, result: Mapping[str, Any] | None = None) -> None:
+        """End it with a result, which is kept for a restart of its query.
+
+        Raises:
+            LeaseLost: when it was given away meanwhile.
+        """
+        grant = self._held()
+        outcome = Outcome(
+            result=result,
+            input_tokens=self.input_tokens if self.called else None,
+            output_tokens=self.output_tokens if self.called else None,
+            cached_tokens=self.cached_tokens,
+        )
+        await self._queue.store.run(
+            lambda tx: move_request.finish(
+                tx,
+                request_id=self.id,
+                attempt=grant.attempt,
+                outcome=outcome,
+                database=self._new.database,
+            )
+        )
+
+    async def fail(self, error: str) -> None:
+        """End this attempt without a result; submitting the same request again is the next one."""
+        grant = self._held()
+        await self._queue.store.run(
+            lambda tx: move_request.fail(
+                tx, request_id=self.id, attempt=grant.attempt, error=error[:2000]
+            )
+        )
+
+    async def cancel(self, why: str) -> None:
+        """End it in whatever state it is; waits until its slot is free."""
+        self._queue.forget(self.id)
+        await self._queue.store.run(
+            lambda tx: move_request.cancel(tx, request_id=self.id, why=why[:500])
+        )
+
+    def cancel_soon(self, why: str) -> None:
+        """As `cancel`, without waiting: for code that is itself being cancelled."""
+        self._queue.cancel_soon(self.id, why=why)
+
+    def _held(self) -> Grant:
+        if self.grant is None:
+            raise RuntimeError(f"request {self.id} does not run")
+        return self.grant
+
+
+def engine_priority(latest_start: float) -> int:
+    """Our urgency as vLLM's integer priority, lower first, the same on every instance."""
+    return round((latest_start - PRIORITY_EPOCH) * PRIORITY_PER_SECOND)

@@ -1,0 +1,268 @@
+"""This process's part in the queue that all processes share.
+
+There is no scheduler daemon: the queue is in the store, and every process follows the same rules. A
+`SharedQueue` submits, hears of admissions, keeps its leases alive, and sends requests to instances.
+It belongs to one event loop, on which thousands of requests may be in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import uuid
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from hexprefect.instances.client import InstanceClient
+from hexprefect.queue.directory import EndpointDirectory
+from hexprefect.queue.health import FleetHealth
+from hexprefect.queue.query import Query
+from hexprefect.queue.request import QueuedRequest
+from hexprefect.queue.values import (
+    NoInstanceInTime,
+    QueueOptions,
+    ResolveSecret,
+    environment_secret,
+)
+from hexprefect.queue.watch import Watch, watch_for
+from hexprefect.scheduling import Workflow
+from hexprefect.store import Grant, NewQuery, NewRequest, Store, leases
+from hexprefect.store import queries as move_query
+from hexprefect.store import transitions as move_request
+from hexprefect.store.upgrade import require_current
+
+logger = logging.getLogger(__name__)
+
+SLICE_S = 5.0
+"""How often a waiting request looks whether any instance serves at all."""
+
+
+class SharedQueue:
+    """Open with `async with SharedQueue(url) as queue`.
+
+    Args:
+        url: of the store.
+        options: patience and heartbeat.
+        client: to reach instances with; one of its own by default.
+        resolve_secret: gives the API key that an instance's `api_key_block` names.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        options: QueueOptions | None = None,
+        client: InstanceClient | None = None,
+        resolve_secret: ResolveSecret = environment_secret,
+    ) -> None:
+        self.options = options or QueueOptions()
+        self.store = Store(url, on_granted=self._granted_in_store_thread)
+        self.client = client or InstanceClient()
+        self._own_client = client is None
+        self.directory = EndpointDirectory(self.store, resolve_secret)
+        self.health = FleetHealth(
+            self.store, self.client, self.directory, probe_every_s=self.options.probe_every_s
+        )
+        self._grants: dict[str, asyncio.Future[Grant]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._watch: Watch | None = None
+        self._beating: threading.Thread | None = None
+        self._stopped = threading.Event()
+
+    # -- its life -------------------------------------------------------------------------------
+
+    async def start(self) -> Self:
+        """Join the queue.
+
+        Raises:
+            StoreNotReady: when the store's tables are missing or of another version.
+        """
+        await asyncio.to_thread(require_current, self.store.engine)
+        self._loop = asyncio.get_running_loop()
+        await self.store.run(lambda tx: leases.join(tx, lease_s=self.options.lease_s))
+        self._watch = watch_for(self.store, self._claim_admitted, every_s=self.options.poll_every_s)
+        self._watch.start()
+        self._beating = threading.Thread(target=self._beat, name="hexprefect-beat", daemon=True)
+        self._beating.start()
+        self.health.start()
+        return self
+
+    async def close(self) -> None:
+        """Leave the queue: what this process still holds is ended, and its slots go to others."""
+        self._stopped.set()
+        await self.health.stop()
+        if self._watch is not None:
+            await asyncio.to_thread(self._watch.stop)
+        if self._beating is not None:
+            await asyncio.to_thread(self._beating.join, 5.0)
+            with contextlib.suppress(Exception):
+                await self.store.run(leases.leave)
+        for waiting in self._grants.values():
+            waiting.cancel()
+        await asyncio.to_thread(self.store.close)
+        if self._own_client:
+            await self.client.aclose()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # -- what it is for -------------------------------------------------------------------------
+
+    async def query(
+        self,
+        *,
+        slo_s: float,
+        tenant: str = "default",
+        database: str = "",
+        question: str | None = None,
+        workflow: Workflow | None = None,
+        arrived_at: float | None = None,
+        id: str | None = None,
+    ) -> Query:
+        """Register a query, or resume the one of this id.
+
+        Raises:
+            UnknownTenant: when the tenant is not known or is disabled.
+            CallerMistake: when the SLO is nonsense.
+        """
+        new = NewQuery(
+            id=id or uuid.uuid4().hex,
+            tenant=tenant,
+            database=database,
+            slo_s=slo_s,
+            arrived_at=self.store.now() if arrived_at is None else arrived_at,
+            question=question,
+        )
+        known = await self.store.run(lambda tx: move_query.register_query(tx, new))
+        return Query(self, new, deadline=known.deadline, resumed=known.resumed, workflow=workflow)
+
+    async def submit(self, new: NewRequest) -> QueuedRequest:
+        """Hand in one request; see `Query.submit`."""
+        self.expect(new.id)
+        submission = asyncio.wrap_future(self.store.enqueue_submit(new))
+        try:
+            submitted = await asyncio.shield(submission)
+        except asyncio.CancelledError:
+            # It is in the store, or will be: its end is handed in after it and so comes after it.
+            self.cancel_soon(new.id, why="its caller was cancelled")
+            raise
+        except Exception:
+            self.forget(new.id)
+            raise
+        if submitted.grant is not None or submitted.result is not None:
+            self.forget(new.id)
+        return QueuedRequest(self, new, submitted)
+
+    async def wait_for_grant(self, new: NewRequest) -> Grant:
+        """Wait until an instance takes a submitted request.
+
+        Raises:
+            NoInstanceInTime: when patience ends.
+        """
+        waiting = self.expect(new.id)
+        without_instance_s = 0.0
+        try:
+            while True:
+                done, _ = await asyncio.wait({waiting}, timeout=SLICE_S)
+                if done:
+                    return waiting.result()
+                views = await self.directory.views()
+                serving = [view for view in views.values() if view.state in ("alive", "suspect")]
+                without_instance_s = 0.0 if serving else without_instance_s + SLICE_S
+                if without_instance_s >= self.options.outage_patience_s:
+                    raise self._no_instance(new, "no instance is alive")
+                overdue = self.store.now() - new.deadline
+                if overdue > self.options.overdue_patience_s:
+                    raise self._no_instance(new, f"it is {overdue:.0f} s past its deadline")
+        finally:
+            self.forget(new.id)
+
+    def timeout_s(self, grant: Grant, deadline: float) -> float:
+        """Seconds an instance gets for a request: what is left, and never unreasonably little."""
+        return max(
+            self.options.shortest_timeout_s,
+            self.options.timeout_factor * grant.completion_s,
+            deadline - self.store.now(),
+        )
+
+    def cancel_soon(self, request_id: str, *, why: str) -> None:
+        """Cancel a request without waiting for it."""
+        self.forget(request_id)
+        with contextlib.suppress(RuntimeError):  # a closed store has released it already
+            self.store.enqueue(lambda tx: move_request.cancel(tx, request_id=request_id, why=why))
+
+    def forget(self, request_id: str) -> None:
+        """Nobody waits for this grant any more."""
+        self._grants.pop(request_id, None)
+        if self._watch is not None:
+            self._watch.wanted(bool(self._grants))
+
+    # -- grants ---------------------------------------------------------------------------------
+
+    def expect(self, request_id: str) -> asyncio.Future[Grant]:
+        """The future of a grant; to be made before the transition that may bring it."""
+        assert self._loop is not None, "the queue is not started"
+        future = self._grants.get(request_id)
+        if future is None:
+            future = self._grants[request_id] = self._loop.create_future()
+            if self._watch is not None:
+                self._watch.wanted(True)
+        return future
+
+    def _granted_in_store_thread(self, grants: Sequence[Grant]) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._granted, tuple(grants))
+
+    def _granted(self, grants: Sequence[Grant]) -> None:
+        for grant in grants:
+            future = self._grants.get(grant.request_id)
+            if future is not None and not future.done():
+                future.set_result(grant)
+
+    def _claim_admitted(self) -> None:
+        """Called by the watch's thread: take up what others have admitted for us."""
+
+        def claim(future: object) -> None:
+            with contextlib.suppress(Exception):
+                self._granted_in_store_thread(claimed.result())
+
+        with contextlib.suppress(RuntimeError):
+            claimed = self.store.enqueue(move_request.start_admitted)
+            claimed.add_done_callback(claim)
+
+    # -- heartbeat ------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(self.options.beat_every_s):
+            try:
+                self.store.read_clock()
+                alive = self.store.enqueue(
+                    lambda tx: leases.beat(tx, lease_s=self.options.lease_s)
+                ).result(timeout=self.options.lease_s)
+                if not alive:
+                    logger.warning(
+                        "This process was taken for dead after %.0f s without a heartbeat; "
+                        "what it held was given away.",
+                        self.options.lease_s,
+                    )
+                self.store.enqueue(leases.expire).result(timeout=self.options.lease_s)
+            except Exception:
+                logger.warning("A heartbeat failed; trying again.", exc_info=True)
+
+    def _no_instance(self, new: NewRequest, why: str) -> NoInstanceInTime:
+        return NoInstanceInTime(
+            f"No instance took the {new.stage} request {new.id}: {why}.",
+            remedy="See `hexprefect instances list`; start an instance, or allow more time.",
+        )
