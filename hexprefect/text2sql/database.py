@@ -1,0 +1,186 @@
+"""One database that questions are asked of: opened read-only, reflected once, run in threads.
+
+No statement reaches the database except through the guard, and none that does can write, because
+each adapter's sessions cannot. Drivers block, so they run in threads; a timeout or a cancellation
+stops the statement in the database itself, not only the wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TypeVar
+
+import anyio
+import anyio.to_thread
+import sqlalchemy
+
+from hexprefect.errors import CallerMistake
+from hexprefect.text2sql.dialects.adapter import Adapter, Session
+from hexprefect.text2sql.dialects.registry import adapter_for
+from hexprefect.text2sql.errors import StatementFailed
+from hexprefect.text2sql.guard import CheckedStatement, check
+from hexprefect.text2sql.limits import Limits
+from hexprefect.text2sql.reflection import reflect
+from hexprefect.text2sql.rows import Rows
+from hexprefect.text2sql.schema import Schema
+
+_GRACE_S = 5.0
+"""How long an interrupted statement may take to let go before its session is given up."""
+
+Result = TypeVar("Result")
+
+
+class Database:
+    """A database, its reflected schema and a few read-only sessions.
+
+    Use `await Database.connect(url)`, then `async with` or `await database.close()`.
+    """
+
+    def __init__(self, adapter: Adapter, *, url: str, limits: Limits) -> None:
+        self.adapter = adapter
+        self.limits = limits
+        self.url = url
+        """The URL as it may be shown: without its password."""
+        self._free_session = asyncio.Semaphore(limits.connections)
+        # Twice as many, so that an interrupt never waits behind what it is to stop.
+        self._threads = anyio.CapacityLimiter(2 * limits.connections)
+        self._idle: list[Session] = []
+        self._schema: Schema | None = None
+        self._schema_lock = asyncio.Lock()
+
+    @classmethod
+    async def connect(cls, url: str, *, limits: Limits | None = None) -> Self:
+        """Open the database and prove that it answers.
+
+        Args:
+            url: SQLAlchemy URL, for example `sqlite:///shop.sqlite`.
+            limits: bounds on every statement.
+
+        Raises:
+            CallerMistake: the URL is wrong or the database cannot be reached; the message names it
+                without its password.
+        """
+        adapter = adapter_for(url)
+        shown = sqlalchemy.make_url(url).render_as_string(hide_password=True)
+        database = cls(adapter, url=shown, limits=limits or Limits())
+        database._idle.append(await database._open())
+        return database
+
+    @property
+    def dialect(self) -> str:
+        """sqlglot's name of this database's SQL."""
+        return self.adapter.dialect
+
+    async def schema(self, *, refresh: bool = False) -> Schema:
+        """The reflected schema with sample values; read once and kept until `refresh`.
+
+        Raises:
+            CallerMistake: the catalogue cannot be read.
+        """
+        async with self._schema_lock:
+            if self._schema is None or refresh:
+                self._schema = await self._reflect()
+            return self._schema
+
+    async def check(self, sql: str) -> CheckedStatement:
+        """Put a statement through the guard without running it.
+
+        Raises:
+            StatementRefused: it breaks a rule.
+        """
+        return check(sql, dialect=self.dialect, schema=await self.schema())
+
+    async def execute(self, sql: str) -> Rows:
+        """Check one statement and run what the guard made of it.
+
+        Raises:
+            StatementRefused: the guard refused it.
+            StatementFailed: the database did, or the time limit was reached.
+        """
+        return await self.run_checked(await self.check(sql))
+
+    async def run_checked(self, statement: CheckedStatement) -> Rows:
+        """Run a statement that the guard has passed.
+
+        Raises:
+            StatementFailed: the database could not run it, or the time limit was reached.
+        """
+        return await self._run(statement.sql)
+
+    async def close(self) -> None:
+        """Close every idle session."""
+        sessions, self._idle = self._idle, []
+        for session in sessions:
+            await self._in_thread(session.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _run(self, sql: str) -> Rows:
+        async with self._free_session:
+            session = self._idle.pop() if self._idle else await self._open()
+            work = asyncio.ensure_future(
+                self._in_thread(lambda: session.run(sql, limits=self.limits))
+            )
+            try:
+                # The database ends the statement itself; this wait is for one that does not.
+                await asyncio.wait({work}, timeout=self.limits.timeout_s + _GRACE_S)
+            finally:
+                if not work.done():
+                    await self._stop(session, work)
+                self._put_back(session, work)
+            if not work.done():
+                raise StatementFailed(
+                    f"The database did not stop the statement after {self.limits.timeout_s:g} s.",
+                    cause="timeout",
+                    remedy="Its session was given up; look at the database's own statement list.",
+                )
+            return work.result()
+
+    async def _stop(self, session: Session, work: asyncio.Future[Rows]) -> None:
+        """Interrupt a statement on its server and wait, not for ever, until it lets go."""
+        with anyio.move_on_after(_GRACE_S, shield=True):
+            await self._in_thread(session.interrupt)
+            await asyncio.wait({work})
+
+    def _put_back(self, session: Session, work: asyncio.Future[Rows]) -> None:
+        if not work.done():
+            work.add_done_callback(lambda done: self._discard(session, done))
+            return
+        failure = work.exception()
+        if failure is None or (
+            isinstance(failure, StatementFailed) and failure.cause != "connection"
+        ):
+            self._idle.append(session)
+        else:
+            session.close()
+
+    def _discard(self, session: Session, work: asyncio.Future[Rows]) -> None:
+        session.close()
+        if not work.cancelled():
+            work.exception()  # Nobody waits for it any more; asyncio would warn otherwise.
+
+    async def _open(self) -> Session:
+        return await self._in_thread(self.adapter.open)
+
+    async def _in_thread(self, function: Callable[[], Result]) -> Result:
+        return await anyio.to_thread.run_sync(function, limiter=self._threads)
+
+    async def _reflect(self) -> Schema:
+        try:
+            return await self._in_thread(lambda: reflect(self.adapter))
+        except sqlalchemy.exc.SQLAlchemyError as error:
+            raise CallerMistake(
+                f"The catalogue of {self.url} cannot be read: {type(error).__name__}.",
+                remedy="Check that the user may read the catalogue and that the file is whole.",
+            ) from error

@@ -1,0 +1,167 @@
+"""PostgreSQL: read-only transactions, one prepared statement each, stopped on the server.
+
+The walls, outermost first: the role (a superuser is lowered to `pg_read_all_data`), a read-only
+transaction, a server-side cursor sent through the extended protocol (`DECLARE … CURSOR FOR` takes
+one SELECT or VALUES, so neither a second statement nor a data-changing CTE gets through),
+`statement_timeout`, a cancel request from the client, and `DISCARD ALL` before the next use.
+https://www.postgresql.org/docs/current/sql-declare.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import psycopg
+import sqlalchemy
+
+from hexprefect.errors import CallerMistake
+from hexprefect.text2sql.errors import StatementFailed
+from hexprefect.text2sql.limits import Limits
+from hexprefect.text2sql.rows import RowCollector, Rows
+
+_CONNECT_TIMEOUT_S = 10
+_CANCEL_TIMEOUT_S = 2.0
+_ROWS_A_FETCH = 200
+_READ_EVERYTHING_ROLE = "pg_read_all_data"
+
+
+class PostgreSQLAdapter:
+    """A PostgreSQL database named by a SQLAlchemy URL, with psycopg whatever driver it names."""
+
+    dialect = "postgres"
+
+    def __init__(self, url: sqlalchemy.URL) -> None:
+        self.url = url.set(drivername="postgresql+psycopg")
+
+    def open(self) -> PostgreSQLSession:
+        """Connect and lower the session's rights."""
+        _, arguments = self.url.get_dialect()().create_connect_args(self.url)
+        try:
+            connection = psycopg.connect(
+                **{
+                    "connect_timeout": _CONNECT_TIMEOUT_S,
+                    "application_name": "hexprefect",
+                    **arguments,
+                },
+                autocommit=True,
+            )
+        except psycopg.Error as error:
+            raise CallerMistake(
+                f"The database {self.url.render_as_string(hide_password=True)} cannot be reached: "
+                f"{_without_password(str(error).strip(), self.url)}.",
+                remedy="Check that the server runs and that host, port, user and password are "
+                "right.",
+            ) from error
+        return PostgreSQLSession(connection)
+
+    def reflection_engine(self) -> sqlalchemy.Engine:
+        """Engine for SQLAlchemy's catalogue queries, in read-only transactions."""
+        return sqlalchemy.create_engine(
+            self.url,
+            poolclass=sqlalchemy.pool.NullPool,
+            connect_args={
+                "connect_timeout": _CONNECT_TIMEOUT_S,
+                "options": "-c default_transaction_read_only=on -c statement_timeout=60000",
+            },
+        )
+
+    def visible_schemas(self, inspector: sqlalchemy.Inspector) -> tuple[str | None, ...]:
+        """The default schema first, then every other one that is not the system's."""
+        default = inspector.default_schema_name
+        others = [
+            name
+            for name in inspector.get_schema_names()
+            if name not in (default, "information_schema") and not name.startswith("pg_")
+        ]
+        return (None, *sorted(others))
+
+
+class PostgreSQLSession:
+    """One connection whose every statement runs in a read-only transaction of its own."""
+
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        self._connection = connection
+        row = connection.execute(
+            "SELECT rolsuper FROM pg_roles WHERE rolname = current_user"
+        ).fetchone()
+        self._is_superuser = bool(row and row[0])
+        self._used = False
+
+    def run(self, sql: str, *, limits: Limits) -> Rows:
+        """Run one statement; see `Session.run`."""
+        started = time.monotonic()
+        collector = RowCollector(limits)
+        try:
+            self._begin(limits)
+            # A named cursor is declared through the extended protocol and read in portions.
+            with self._connection.cursor(name="answer") as cursor:
+                cursor.itersize = _ROWS_A_FETCH
+                cursor.execute(sql.encode())
+                collector.columns = tuple(item.name for item in cursor.description or ())
+                _collect(cursor, collector, deadline=started + limits.timeout_s)
+        except psycopg.Error as error:
+            raise _explain(error, limits) from error
+        finally:
+            with contextlib.suppress(psycopg.Error):
+                self._connection.execute("ROLLBACK")
+        return collector.finish(elapsed_s=time.monotonic() - started)
+
+    def interrupt(self) -> None:
+        """Send a cancel request to the server, bounded in time."""
+        with contextlib.suppress(psycopg.Error):
+            self._connection.cancel_safe(timeout=_CANCEL_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _begin(self, limits: Limits) -> None:
+        execute = self._connection.execute
+        if self._used:
+            execute("DISCARD ALL")
+        self._used = True
+        execute("BEGIN TRANSACTION READ ONLY")
+        timeout_ms = max(1, round(limits.timeout_s * 1000))
+        execute(f"SET LOCAL statement_timeout = {timeout_ms}".encode())
+        execute("SET LOCAL lock_timeout = '2s'")
+        execute("SET LOCAL idle_in_transaction_session_timeout = '60s'")
+        # A cursor is planned for its first tenth by default; here it is read to the end.
+        execute("SET LOCAL cursor_tuple_fraction = 1.0")
+        if self._is_superuser:
+            execute(f"SET LOCAL ROLE {_READ_EVERYTHING_ROLE}".encode())
+
+
+def _collect(
+    cursor: psycopg.ServerCursor[tuple[Any, ...]], collector: RowCollector, *, deadline: float
+) -> None:
+    while batch := cursor.fetchmany(_ROWS_A_FETCH):
+        for row in batch:
+            if not collector.add(row):
+                return
+        if time.monotonic() > deadline:
+            raise psycopg.errors.QueryCanceled("the result took too long to read")
+
+
+def _explain(error: psycopg.Error, limits: Limits) -> StatementFailed:
+    message = (error.diag.message_primary or str(error)).strip()
+    match error:
+        case psycopg.errors.QueryCanceled():
+            return StatementFailed(
+                f"The statement was stopped after {limits.timeout_s:g} s.",
+                cause="timeout",
+                remedy="Join on keys, filter earlier, or raise the limit timeout_s.",
+            )
+        case psycopg.errors.ReadOnlySqlTransaction() | psycopg.errors.InsufficientPrivilege():
+            return StatementFailed(f"PostgreSQL: {message}", cause="forbidden")
+        case psycopg.OperationalError() if error.sqlstate is None:
+            return StatementFailed(f"PostgreSQL: {message}", cause="connection")
+        case _:
+            hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
+            return StatementFailed(f"PostgreSQL: {message}.{hint}")
+
+
+def _without_password(message: str, url: sqlalchemy.URL) -> str:
+    password = str(url.password) if url.password else None
+    return message.replace(password, "***") if password else message

@@ -1,0 +1,136 @@
+"""A schema as prompt text: DDL with example values, within a token budget."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hexprefect.text2sql.names import quoted
+from hexprefect.text2sql.schema import Column, Schema, Table
+
+CHARACTERS_A_TOKEN = 3.2
+"""What Qwen2.5-Coder needs for DDL; the same figure as `Prompt.estimated_input_tokens`."""
+_COMMENT_CHARACTERS = 120
+
+
+def estimated_tokens(text: str) -> int:
+    """Tokens of a text before any tokenizer has seen it."""
+    return max(1, round(len(text) / CHARACTERS_A_TOKEN))
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedSchema:
+    """Prompt text for a schema, and what did not fit."""
+
+    text: str
+    tokens: int
+    omitted_tables: tuple[str, ...] = ()
+    has_samples: bool = True
+
+    @property
+    def key(self) -> str:
+        """Names the text for prefix caches."""
+        return f"schema:{hashlib.sha256(self.text.encode()).hexdigest()[:16]}"
+
+
+def render_schema(
+    schema: Schema, *, token_budget: int, ranking: Sequence[str] = ()
+) -> RenderedSchema:
+    """Render as much of a schema as the budget holds, best first.
+
+    The whole schema with example values if it fits, else without them, else the tables in order of
+    `ranking` (full names, the most relevant first) with what remains named in `omitted_tables` and
+    in the text itself, so that neither the reader nor the model takes it for the whole.
+
+    Args:
+        schema: what to render.
+        token_budget: estimated tokens of the text, at most (one table is always shown).
+        ranking: full names of tables; those not named come last, in schema order.
+    """
+    for with_samples in (True, False):
+        text = "\n".join(render_table(item, schema.dialect, with_samples) for item in schema.tables)
+        if estimated_tokens(text) <= token_budget:
+            return RenderedSchema(text, estimated_tokens(text), has_samples=with_samples)
+    return _render_ranked(schema, token_budget, ranking)
+
+
+def _render_ranked(schema: Schema, token_budget: int, ranking: Sequence[str]) -> RenderedSchema:
+    position = {name: index for index, name in enumerate(ranking)}
+    ordered = sorted(schema.tables, key=lambda table: position.get(table.full_name, len(position)))
+    shown: list[str] = []
+    omitted: list[str] = []
+    left = token_budget - 40  # The line that names what is missing.
+    for table in ordered:
+        text = render_table(table, schema.dialect, True)
+        if estimated_tokens(text) > left:
+            text = render_table(table, schema.dialect, False)
+        if shown and estimated_tokens(text) > left:
+            omitted.append(table.full_name)
+            continue
+        shown.append(text)
+        left -= estimated_tokens(text)
+    named = ", ".join(omitted[:8]) + (", …" if len(omitted) > 8 else "")
+    shown.append(f"-- {len(omitted)} less relevant tables are not shown: {named}")
+    text = "\n".join(shown)
+    return RenderedSchema(text, estimated_tokens(text), tuple(omitted))
+
+
+def render_table(table: Table, dialect: str, with_samples: bool) -> str:
+    """One table or view as a CREATE statement with comments."""
+    kind = "VIEW" if table.is_view else "TABLE"
+    name = qualified_name(table, dialect)
+    lines = [
+        *(
+            (_column_definition(item, table, dialect), _note(item, with_samples))
+            for item in table.columns
+        ),
+        *((definition, "") for definition in _keys(table, dialect)),
+    ]
+    body = [
+        f"  {definition}{',' if index < len(lines) - 1 else ''}{note}"
+        for index, (definition, note) in enumerate(lines)
+    ]
+    comment = f" -- {_one_line(table.comment)}" if table.comment else ""
+    return "\n".join([f"CREATE {kind} {name} ({comment}", *body, ");"])
+
+
+def qualified_name(table: Table, dialect: str) -> str:
+    """The table's name as a statement must write it."""
+    name = quoted(table.name, dialect)
+    return name if table.schema is None else f"{quoted(table.schema, dialect)}.{name}"
+
+
+def _column_definition(column: Column, table: Table, dialect: str) -> str:
+    primary = " PRIMARY KEY" if table.primary_key == (column.name,) else ""
+    return f"{quoted(column.name, dialect)} {column.type}{primary}"
+
+
+def _note(column: Column, with_samples: bool) -> str:
+    parts = []
+    if column.comment:
+        parts.append(_one_line(column.comment))
+    if with_samples and column.samples:
+        parts.append("e.g. " + ", ".join(column.samples))
+    return f" -- {'; '.join(parts)}" if parts else ""
+
+
+def _keys(table: Table, dialect: str) -> list[str]:
+    keys = []
+    if len(table.primary_key) > 1:
+        keys.append(f"PRIMARY KEY ({_names(table.primary_key, dialect)})")
+    for key in table.foreign_keys:
+        target = quoted(key.table, dialect)
+        if key.schema is not None:
+            target = f"{quoted(key.schema, dialect)}.{target}"
+        referred = f" ({_names(key.referred_columns, dialect)})" if key.referred_columns else ""
+        keys.append(f"FOREIGN KEY ({_names(key.columns, dialect)}) REFERENCES {target}{referred}")
+    return keys
+
+
+def _names(names: Sequence[str], dialect: str) -> str:
+    return ", ".join(quoted(name, dialect) for name in names)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:_COMMENT_CHARACTERS]

@@ -1,0 +1,108 @@
+"""A database's schema as plain values: what the guard resolves names against and prompts show."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignKey:
+    """Columns that refer to the columns of another table."""
+
+    columns: tuple[str, ...]
+    table: str
+    referred_columns: tuple[str, ...]
+    schema: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column, with a few of its values as examples."""
+
+    name: str
+    type: str
+    nullable: bool = True
+    comment: str | None = None
+    samples: tuple[str, ...] = ()
+    """SQL literals of frequent values, shortened: data from strangers, never instructions."""
+    values: tuple[str, ...] = ()
+    """Distinct texts of the column, for matching words of the question; bounded, not shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table or view. `schema` is None in the database's default schema."""
+
+    name: str
+    columns: tuple[Column, ...]
+    schema: str | None = None
+    is_view: bool = False
+    primary_key: tuple[str, ...] = ()
+    foreign_keys: tuple[ForeignKey, ...] = ()
+    comment: str | None = None
+
+    @property
+    def full_name(self) -> str:
+        """`schema.name`, or the bare name in the default schema. Unquoted: not for statements."""
+        return self.name if self.schema is None else f"{self.schema}.{self.name}"
+
+    def column(self, name: str) -> Column | None:
+        """The column of this name, ignoring case; None when there is none."""
+        wanted = name.casefold()
+        return next((item for item in self.columns if item.name.casefold() == wanted), None)
+
+
+@dataclass(frozen=True, eq=False)
+class Schema:
+    """All tables and views that the connecting user sees outside the system's own schemas."""
+
+    dialect: str
+    tables: tuple[Table, ...]
+    default_schema: str | None = None
+    _by_name: dict[str, Table] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for table in self.tables:
+            self._by_name[table.full_name.casefold()] = table
+            if table.schema is None and self.default_schema is not None:
+                self._by_name[f"{self.default_schema}.{table.name}".casefold()] = table
+            if table.schema is None and self.dialect == "sqlite":
+                self._by_name[f"main.{table.name}".casefold()] = table
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes exactly when names, types, keys or comments change; not with the rows."""
+        structure = [
+            (
+                table.full_name,
+                table.is_view,
+                table.primary_key,
+                table.comment,
+                [(item.name, item.type, item.nullable, item.comment) for item in table.columns],
+                [
+                    (key.columns, key.schema, key.table, key.referred_columns)
+                    for key in table.foreign_keys
+                ],
+            )
+            for table in self.tables
+        ]
+        return hashlib.sha256(repr((self.dialect, structure)).encode()).hexdigest()[:16]
+
+    @property
+    def column_count(self) -> int:
+        """Columns of all tables together."""
+        return sum(len(table.columns) for table in self.tables)
+
+    def table(self, name: str, schema: str | None = None) -> Table | None:
+        """The table of this name, ignoring case; None when there is none."""
+        full_name = name if schema is None else f"{schema}.{name}"
+        return self._by_name.get(full_name.casefold())
+
+    def restricted_to(self, full_names: Iterable[str]) -> Schema:
+        """The same schema with only these tables, in the order they have here."""
+        wanted = {name.casefold() for name in full_names}
+        kept = tuple(table for table in self.tables if table.full_name.casefold() in wanted)
+        return Schema(self.dialect, kept, self.default_schema)
