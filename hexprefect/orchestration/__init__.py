@@ -1,0 +1,1 @@
+"""What Prefect sees: the task runner, LLM tasks, the worker, work pools as instances."""

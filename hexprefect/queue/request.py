@@ -117,6 +117,10 @@ class QueuedRequest:
                 attempt=grant.attempt,
             )
 
+    def complete_blocking(self, prompt: Prompt) -> Completion:
+        """`complete`, for a synchronous task body: it runs in a thread of its own."""
+        return self._queue.call_from_thread(self.complete(prompt))
+
     async def give_back(self, why: str) -> None:
         """Let another instance have it: running → waiting."""
         grant, self.grant = self.grant, None

@@ -12,9 +12,9 @@ import contextlib
 import logging
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from hexprefect.instances.client import InstanceClient
 from hexprefect.queue.directory import EndpointDirectory
@@ -35,6 +35,8 @@ from hexprefect.store import transitions as move_request
 from hexprefect.store.upgrade import require_current
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SLICE_S = 5.0
 """How often a waiting request looks whether any instance serves at all."""
@@ -195,6 +197,11 @@ class SharedQueue:
             self.options.timeout_factor * grant.completion_s,
             deadline - self.store.now(),
         )
+
+    def call_from_thread(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the queue's loop and wait for it, in a thread that is not the loop's."""
+        assert self._loop is not None, "the queue is not started"
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def cancel_soon(self, request_id: str, *, why: str) -> None:
         """Cancel a request without waiting for it."""

@@ -105,7 +105,8 @@ def submit(tx: Transaction, request: NewRequest) -> Submitted | None:
     known = tx.connection.execute(_FIND, {"key": request.id}).first()
     if known is not None:
         row = known._asdict()
-        if row["state"] == "finished" and row["fingerprint"] == request.fingerprint:
+        kept = row["state"] == "finished" and row["result"] is not None
+        if kept and row["fingerprint"] == request.fingerprint:
             return _as_submitted(tx, row)
         if row["state"] in tables.OPEN_STATES:
             if row["owner"] == tx.process:

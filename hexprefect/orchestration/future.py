@@ -1,0 +1,73 @@
+"""The future that `task.submit` returns: Prefect's own, and awaitable."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Generator
+from concurrent.futures import Future
+from typing import Any, TypeVar, cast
+
+from prefect.client.schemas.objects import State
+from prefect.futures import PrefectConcurrentFuture
+
+from hexprefect.errors import HexprefectError
+from hexprefect.orchestration.background_loop import background_loop
+
+R = TypeVar("R")
+
+
+class WouldDeadlock(HexprefectError):
+    """A task on the shared event loop would block it with `.result()` or `.wait()`."""
+
+
+class HexgenFuture(PrefectConcurrentFuture[R]):
+    """As Prefect's, with `await future` for asynchronous flows and tasks.
+
+    `.result()` and `.wait()` block their thread, as they do with Prefect's own runner. All
+    asynchronous tasks share one event loop: a task on it that blocked for another could wait for
+    ever, so that they raise `WouldDeadlock` there and name the remedy.
+    """
+
+    def __init__(self, task_run_id: uuid.UUID, wrapped_future: Future[Any]) -> None:
+        super().__init__(task_run_id=task_run_id, wrapped_future=wrapped_future)
+        self.request_id: str | None = None
+        """Id of the LLM request in the store, once it has finished."""
+
+    def __await__(self) -> Generator[Any, None, R]:
+        return self.aresult().__await__()
+
+    async def aresult(self, *, raise_on_failure: bool = True) -> R:
+        """The task's result, without blocking the loop.
+
+        Raises:
+            Exception: what the task raised, unless `raise_on_failure` is false.
+        """
+        state = await self.astate()
+        result: Any = await state.aresult(raise_on_failure=raise_on_failure)
+        return cast(R, result)
+
+    async def astate(self) -> State[R]:
+        """The task run's final state, without blocking the loop."""
+        if self._final_state is None:
+            # Shielded: one awaiting coroutine that is cancelled does not cancel the task.
+            state: Any = await asyncio.shield(asyncio.wrap_future(self._wrapped_future))
+            self._final_state = state
+        return self._final_state
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until the task has ended, or `timeout` seconds."""
+        self._refuse_to_deadlock()
+        super().wait(timeout)
+
+    def result(self, timeout: float | None = None, raise_on_failure: bool = True) -> R:
+        """Block until the task has ended, and return its result."""
+        self._refuse_to_deadlock()
+        return super().result(timeout=timeout, raise_on_failure=raise_on_failure)
+
+    def _refuse_to_deadlock(self) -> None:
+        if not self._wrapped_future.done() and background_loop().is_current():
+            raise WouldDeadlock(
+                "This asynchronous task waits for another in a way that blocks both.",
+                remedy="Write `await future` instead of `future.result()` or `future.wait()`.",
+            )

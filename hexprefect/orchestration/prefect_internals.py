@@ -1,0 +1,40 @@
+"""The parts of Prefect that are not its public interface, all in one place.
+
+The task runner defers, retries and cancels task runs itself and therefore subclasses the engine
+that runs them. `tests/orchestration/test_prefect_internals.py` fails when a release moves any.
+Written against Prefect 3.9.
+"""
+
+from __future__ import annotations
+
+from prefect._internal.uuid7 import uuid7
+from prefect.context import AsyncClientContext, FlowRunContext, TaskRunContext
+from prefect.flow_engine import load_flow_run
+from prefect.results import get_result_store
+from prefect.task_engine import (
+    AsyncTaskRunEngine,
+    run_task_async,
+    run_task_sync,
+)
+from prefect.task_engine import (
+    _create_task_run_locally as create_task_run_locally,
+)
+from prefect.utilities.callables import call_with_parameters
+from prefect.utilities.collections import visit_collection
+from prefect.utilities.engine import emit_task_run_state_change_event
+
+__all__ = [
+    "AsyncClientContext",
+    "AsyncTaskRunEngine",
+    "FlowRunContext",
+    "TaskRunContext",
+    "call_with_parameters",
+    "create_task_run_locally",
+    "emit_task_run_state_change_event",
+    "get_result_store",
+    "load_flow_run",
+    "run_task_async",
+    "run_task_sync",
+    "uuid7",
+    "visit_collection",
+]

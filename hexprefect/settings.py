@@ -1,0 +1,38 @@
+"""Settings from the environment: `HEXPREFECT_…`."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def default_store_url() -> str:
+    """An SQLite file in the user's state folder: one machine, no server."""
+    return f"sqlite:///{Path.home() / '.local' / 'state' / 'hexprefect' / 'store.sqlite'}"
+
+
+class HexprefectSettings(BaseSettings):
+    """What every process of a deployment should agree on. Environment variables override."""
+
+    model_config = SettingsConfigDict(env_prefix="HEXPREFECT_", extra="ignore")
+
+    store: SecretStr = Field(default_factory=lambda: SecretStr(default_store_url()))
+    """URL of the store. SQLite serves one machine, PostgreSQL many."""
+    tenant: str = "default"
+    """Whose queries these are, unless the flow says otherwise."""
+    slo_s: Annotated[float, Field(gt=0)] = 300.0
+    """Seconds from a query's arrival to its deadline, unless the flow says otherwise."""
+    tell_prefect: Literal["requests", "queries"] = "requests"
+    """How much Prefect is told: every request as a task run, or only the query's flow run."""
+    lease_s: Annotated[float, Field(ge=2.0)] = 20.0
+    """Seconds without a heartbeat after which a process is taken for dead."""
+
+
+@cache
+def settings() -> HexprefectSettings:
+    """The settings of this process, read once."""
+    return HexprefectSettings()
