@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ErrorLevel, SqlglotError, UnsupportedError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from hexprefect.text2sql.errors import StatementRefused
 from hexprefect.text2sql.functions import ALLOWED, FORBIDDEN
+from hexprefect.text2sql.names import must_be_quoted
+from hexprefect.text2sql.parsing import parse, tokenize
 from hexprefect.text2sql.schema import Schema
 
 MAX_CHARACTERS = 50_000
@@ -82,6 +83,8 @@ def check(sql: str, *, dialect: str, schema: Schema | None = None) -> CheckedSta
         StatementRefused: with the rule that was broken and what would pass.
     """
     tree = _parse_one(sql, dialect)
+    if schema is not None:
+        _quote_from_catalogue(tree, dialect, schema)
     tables = _inspect(tree, dialect, schema)
     generated = _generate(tree, dialect)
     # The generated text is what runs, so it is what must pass.
@@ -113,10 +116,9 @@ def _parse_one(sql: str, dialect: str) -> exp.Expr:
             "characters", "the statement holds a NUL character.", remedy="Leave it out."
         )
     try:
-        tokens = sqlglot.tokenize(sql, dialect=dialect)
+        tokens = tokenize(sql, dialect)
         _check_first_word(tokens)
-        parser = sqlglot.Dialect.get_or_raise(dialect).parser(error_level=ErrorLevel.RAISE)
-        statements = [item for item in parser.parse(tokens, sql) if item is not None]
+        statements = parse(tokens, sql, dialect)
     except SqlglotError as error:
         raise StatementRefused(
             "syntax", f"{_first_line(error)}.", remedy=f"Correct the {dialect} syntax."
@@ -201,6 +203,24 @@ def _unknown_table(node: exp.Table, schema: Schema) -> StatementRefused:
         f"there is no table {name}.",
         remedy=f"Tables that pass: {', '.join(listed)}." if listed else "The database is empty.",
     )
+
+
+def _quote_from_catalogue(tree: exp.Expr, dialect: str, schema: Schema) -> None:
+    """Quote unquoted names that mean something else, or nothing, without quotes.
+
+    `SELECT Name FROM Singer` on a PostgreSQL table "Singer" gets the catalogue's spelling. A name
+    that the catalogue holds as it stands, or in two spellings, is left to the database.
+    """
+    spellings = schema.spellings
+    for node in tree.find_all(exp.Identifier):
+        if node.args.get("quoted"):
+            continue
+        known = spellings.get(node.name.casefold(), frozenset())
+        if dialect == "postgres" and node.name.lower() in known:
+            continue
+        if len(known) == 1 and must_be_quoted(name := next(iter(known)), dialect):
+            node.set("this", name)
+            node.set("quoted", True)
 
 
 def _names_a_cte(table: exp.Table, dialect: str) -> bool:

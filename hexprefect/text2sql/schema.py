@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -90,6 +91,16 @@ class Schema:
             for table in self.tables
         ]
         return hashlib.sha256(repr((self.dialect, structure)).encode()).hexdigest()[:16]
+
+    @cached_property
+    def spellings(self) -> Mapping[str, frozenset[str]]:
+        """How the catalogue spells a name of a schema, table or column, by its case-folded form."""
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for table in self.tables:
+            for name in (table.schema, table.name, *(item.name for item in table.columns)):
+                if name is not None:
+                    found[name.casefold()].add(name)
+        return {key: frozenset(names) for key, names in found.items()}
 
     @property
     def column_count(self) -> int:
