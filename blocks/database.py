@@ -1,0 +1,163 @@
+"""`Text2SQLDatabase`: a database that may be asked, by whom, and in which words."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+from prefect.blocks.core import Block
+from pydantic import Field, HttpUrl, SecretStr, field_validator, model_validator
+
+from hexprefect.blocks import logos
+from hexprefect.blocks.connection import check_url, try_connection
+from hexprefect.errors import CallerMistake
+
+
+class Text2SQLDatabase(Block):
+    """A database that questions may be asked of: the connection, who may ask, and its vocabulary.
+
+    The connection is a URL, or the name of a `SqlAlchemyConnector` block of prefect-sqlalchemy, so
+    that a connection kept there is not kept twice.
+
+    Example:
+        Load a stored database and see whether it answers:
+        ```python
+        from hexprefect.blocks import Text2SQLDatabase
+
+        database = Text2SQLDatabase.load("BLOCK_NAME")
+        print(database.test_connection())
+        ```
+    """
+
+    _block_type_name: ClassVar[str | None] = "Text2SQL Database"
+    _block_type_slug: ClassVar[str | None] = "hexprefect-text2sql-database"
+    _logo_url: ClassVar[HttpUrl | None] = logos.DATABASE
+    _documentation_url: ClassVar[HttpUrl | None] = logos.DOCUMENTATION
+    _description: ClassVar[str | None] = (
+        "A database that questions may be asked of: connection, allowed schemas, glossary, tenants."
+    )
+
+    url: SecretStr | None = Field(
+        default=None,
+        description="SQLAlchemy URL, best of a role that can only read; or give a connector.",
+    )
+    connector: str | None = Field(
+        default=None,
+        description="Name of a SqlAlchemyConnector block of prefect-sqlalchemy, instead of a URL.",
+    )
+    schemas: list[str] = Field(
+        default_factory=list,
+        description="Schemas that may be read; empty for the database's default schema.",
+    )
+    glossary: dict[str, str] = Field(
+        default_factory=dict,
+        description="What words of the business mean, for example churned: no order for a year.",
+    )
+    tenants: dict[str, list[str]] = Field(
+        default_factory=dict,
+        description="Who may ask, and for each the schemas it may read (empty: all allowed ones); "
+        "without any entry everybody may ask.",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _must_be_a_url(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            check_url("database", url)
+        return url
+
+    @model_validator(mode="after")
+    def _must_be_consistent(self) -> Text2SQLDatabase:
+        if (self.url is None) == (self.connector is None):
+            raise ValueError("Give either `url` or `connector`, and not both.")
+        allowed = set(self.schemas)
+        for tenant, schemas in self.tenants.items():
+            if beyond := sorted(set(schemas) - allowed) if allowed else []:
+                raise ValueError(
+                    f"The tenant {tenant!r} may read {', '.join(beyond)}, which `schemas` does not "
+                    "allow."
+                )
+        return self
+
+    def schemas_for(self, tenant: str) -> tuple[str, ...]:
+        """The schemas that a tenant may read; empty for the database's default schema.
+
+        Raises:
+            CallerMistake: the tenant may not ask this database.
+        """
+        if self.tenants and tenant not in self.tenants:
+            raise CallerMistake(
+                f"The tenant {tenant!r} may not ask the database {self._name()!r}.",
+                remedy="Add it to the block's `tenants`.",
+            )
+        return tuple(self.tenants.get(tenant) or self.schemas)
+
+    def get_url(self) -> SecretStr:
+        """The SQLAlchemy URL, password included, also when it comes from a connector block.
+
+        Raises:
+            CallerMistake: there is no such connector, or prefect-sqlalchemy is not installed.
+        """
+        if self.url is not None:
+            return self.url
+        connector: Any = _connector_class()
+        try:
+            return _url_of(connector.load(self.connector, _sync=True))
+        except ValueError as missing:
+            raise self._no_connector() from missing
+
+    async def aget_url(self) -> SecretStr:
+        """`get_url` without blocking the event loop."""
+        if self.url is not None:
+            return self.url
+        connector: Any = _connector_class()
+        try:
+            return _url_of(await connector.aload(self.connector))
+        except ValueError as missing:
+            raise self._no_connector() from missing
+
+    def test_connection(self) -> str:
+        """Connect and disconnect.
+
+        Returns:
+            The dialect, for example `postgresql`.
+
+        Raises:
+            CallerMistake: the database does not answer; with the reason and without the password.
+        """
+        return try_connection("database", self.get_url())
+
+    async def atest_connection(self) -> str:
+        """`test_connection` without blocking the event loop."""
+        url = await self.aget_url()
+        return await asyncio.to_thread(try_connection, "database", url)
+
+    def _name(self) -> str:
+        return self._block_document_name or "unnamed"
+
+    def _no_connector(self) -> CallerMistake:
+        return CallerMistake(
+            f"The database {self._name()!r} names the SqlAlchemyConnector block "
+            f"{self.connector!r}, which does not exist.",
+            remedy="Create that block, or give a URL.",
+        )
+
+
+def _connector_class() -> Any:
+    try:
+        from prefect_sqlalchemy import (  # type: ignore[import-untyped,import-not-found,unused-ignore]
+            SqlAlchemyConnector,
+        )
+    except ImportError as missing:
+        raise CallerMistake(
+            "A database with a connector needs the package prefect-sqlalchemy.",
+            remedy="Install it, or give a URL in place of the connector.",
+        ) from missing
+    return SqlAlchemyConnector
+
+
+def _url_of(connector: Any) -> SecretStr:
+    info = connector.connection_info
+    if hasattr(info, "create_url"):
+        return SecretStr(info.create_url().render_as_string(hide_password=False))
+    return SecretStr(str(info))
