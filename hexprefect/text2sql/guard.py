@@ -9,7 +9,7 @@ the guard and another to the database. Every refusal names its rule and what wou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -82,7 +82,8 @@ def check(sql: str, *, dialect: str, schema: Schema | None = None) -> CheckedSta
     Raises:
         StatementRefused: with the rule that was broken and what would pass.
     """
-    tree = _parse_one(sql, dialect)
+    names = frozenset() if schema is None else schema.spellings.keys()
+    tree = _parse_one(sql, dialect, names)
     if schema is not None:
         _quote_from_catalogue(tree, dialect, schema)
     tables = _inspect(tree, dialect, schema)
@@ -104,7 +105,7 @@ def _inspect(tree: exp.Expr, dialect: str, schema: Schema | None) -> tuple[str, 
     return tuple(sorted(_check_tables(tree, dialect, schema)))
 
 
-def _parse_one(sql: str, dialect: str) -> exp.Expr:
+def _parse_one(sql: str, dialect: str, names: Container[str] = ()) -> exp.Expr:
     if len(sql) > MAX_CHARACTERS:
         raise StatementRefused(
             "length",
@@ -116,7 +117,7 @@ def _parse_one(sql: str, dialect: str) -> exp.Expr:
             "characters", "the statement holds a NUL character.", remedy="Leave it out."
         )
     try:
-        tokens = tokenize(sql, dialect)
+        tokens = tokenize(sql, dialect, names)
         _check_first_word(tokens)
         statements = parse(tokens, sql, dialect)
     except SqlglotError as error:

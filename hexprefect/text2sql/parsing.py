@@ -6,12 +6,15 @@ reads the `%` as PERCENT, which neither has. The guard must not refuse what the 
 
 from __future__ import annotations
 
+from collections.abc import Container
+from itertools import pairwise
+
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ErrorLevel
 from sqlglot.parsers.postgres import PostgresParser
 from sqlglot.parsers.sqlite import SQLiteParser
-from sqlglot.tokenizer_core import Token
+from sqlglot.tokenizer_core import Token, TokenType
 
 
 class _SQLite(SQLiteParser):
@@ -27,13 +30,44 @@ class _Postgres(PostgresParser):
 _parsers = {"sqlite": _SQLite, "postgres": _Postgres}
 
 
-def tokenize(sql: str, dialect: str) -> list[Token]:
-    """The tokens of a text.
+_NEVER_INSIDE_A_QUERY = frozenset(
+    {
+        TokenType.ALTER,
+        TokenType.ANALYZE,
+        TokenType.COMMENT,
+        TokenType.COMMIT,
+        TokenType.CREATE,
+        TokenType.DROP,
+        TokenType.EXECUTE,
+        TokenType.GRANT,
+        TokenType.KILL,
+        TokenType.LOAD,
+        TokenType.REFRESH,
+        TokenType.RENAME,
+        TokenType.TRUNCATE,
+    }
+)
+
+
+def tokenize(sql: str, dialect: str, names: Container[str] = ()) -> list[Token]:
+    """The tokens of a text; reserved words that can only be names become quoted names.
+
+    Args:
+        sql: the text.
+        dialect: sqlglot's name of the dialect.
+        names: names of the catalogue, case-folded. `s.order`, and `alter` inside a query, mean the
+            column when there is one of that name.
 
     Raises:
         sqlglot.errors.TokenError: a quote is not closed, or a character has no meaning.
     """
-    return sqlglot.tokenize(sql, dialect=dialect)
+    tokens: list[Token] = sqlglot.tokenize(sql, dialect=dialect)
+    for before, token in pairwise(tokens):
+        follows_dot = before.token_type == TokenType.DOT and token.text.isidentifier()
+        must_be_name = follows_dot or token.token_type in _NEVER_INSIDE_A_QUERY
+        if must_be_name and token.text.casefold() in names:
+            token.token_type = TokenType.IDENTIFIER
+    return tokens
 
 
 def parse(tokens: list[Token], sql: str, dialect: str) -> list[exp.Expr]:
@@ -46,4 +80,9 @@ def parse(tokens: list[Token], sql: str, dialect: str) -> list[exp.Expr]:
     parser = _parsers[dialect](
         error_level=ErrorLevel.RAISE, dialect=sqlglot.Dialect.get_or_raise(dialect)
     )
-    return [item for item in parser.parse(tokens, sql) if item is not None]
+    return [
+        item
+        for item in parser.parse(tokens, sql)
+        # A comment behind the last semicolon is kept by sqlglot as a node of its own.
+        if item is not None and not isinstance(item, exp.Semicolon)
+    ]

@@ -1,0 +1,54 @@
+INSERT INTO customer VALUES (4, 'Eve', 'Paris')
+INSERT INTO customer SELECT * FROM customer
+UPDATE customer SET name = 'x'
+DELETE FROM customer
+DELETE FROM customer WHERE 1 = 1
+DROP TABLE customer
+DROP TABLE IF EXISTS customer
+DROP VIEW big_order
+CREATE TABLE another (a INTEGER)
+CREATE TABLE another AS SELECT * FROM customer
+CREATE VIEW another AS SELECT 1
+CREATE INDEX another ON customer (name)
+CREATE TEMP TABLE another (a INTEGER)
+ALTER TABLE customer ADD COLUMN a INTEGER
+ALTER TABLE customer RENAME TO former
+WITH x AS (SELECT 1) INSERT INTO customer VALUES (5, 'Eve', 'Rome')
+WITH x AS (SELECT 1) UPDATE customer SET name = 'x'
+WITH x AS (SELECT 1) DELETE FROM customer
+BEGIN
+BEGIN IMMEDIATE
+COMMIT
+ROLLBACK
+SAVEPOINT a
+RELEASE a
+END
+START TRANSACTION
+COMMIT; DELETE FROM customer
+SELECT 1; DROP TABLE customer
+SELECT 1;DROP TABLE customer;
+SELECT 1; DELETE FROM customer --
+SELECT 1; /* innocent */ UPDATE customer SET name = 'x'
+SELECT 1; SELECT 2
+SELECT 1;; INSERT INTO customer VALUES (6, 'Eve', 'Oslo')
+SELECT 1; COMMIT; DELETE FROM customer
+SELECT 1; ROLLBACK; DELETE FROM customer
+SELECT 1; VACUUM
+SELECT * FROM customer; DROP TABLE customer
+SELECT * FROM customer;DROP TABLE customer;
+SELECT * FROM customer; DELETE FROM customer --
+SELECT * FROM customer; /* innocent */ UPDATE customer SET name = 'x'
+SELECT * FROM customer; SELECT 2
+SELECT * FROM customer;; INSERT INTO customer VALUES (6, 'Eve', 'Oslo')
+SELECT * FROM customer; COMMIT; DELETE FROM customer
+SELECT * FROM customer; ROLLBACK; DELETE FROM customer
+SELECT * FROM customer; VACUUM
+WITH a AS (SELECT 1) SELECT * FROM a; DROP TABLE customer
+WITH a AS (SELECT 1) SELECT * FROM a;DROP TABLE customer;
+WITH a AS (SELECT 1) SELECT * FROM a; DELETE FROM customer --
+WITH a AS (SELECT 1) SELECT * FROM a; /* innocent */ UPDATE customer SET name = 'x'
+WITH a AS (SELECT 1) SELECT * FROM a; SELECT 2
+WITH a AS (SELECT 1) SELECT * FROM a;; INSERT INTO customer VALUES (6, 'Eve', 'Oslo')
+WITH a AS (SELECT 1) SELECT * FROM a; COMMIT; DELETE FROM customer
+WITH a AS (SELECT 1) SELECT * FROM a; ROLLBACK; DELETE FROM customer
+WITH a AS (SELECT 1) SELECT * FROM a; VACUUM
