@@ -209,16 +209,21 @@ def _unknown_table(node: exp.Table, schema: Schema) -> StatementRefused:
 def _quote_from_catalogue(tree: exp.Expr, dialect: str, schema: Schema) -> None:
     """Quote unquoted names that mean something else, or nothing, without quotes.
 
-    `SELECT Name FROM Singer` on a PostgreSQL table "Singer" gets the catalogue's spelling. A name
-    that the catalogue holds as it stands, or in two spellings, is left to the database.
+    `SELECT Name FROM Singer` on a PostgreSQL table "Singer" gets the catalogue's spelling, and an
+    alias called `update` its quotes. A name in two spellings is left to the database.
     """
-    spellings = schema.spellings
+    aliases = {
+        alias.name.casefold(): frozenset({alias.name})
+        for node in tree.find_all(exp.Alias, exp.TableAlias, exp.CTE)
+        if isinstance(alias := node.args.get("alias") or node.this, exp.Identifier)
+    }
     for node in tree.find_all(exp.Identifier):
         if node.args.get("quoted"):
             continue
-        known = spellings.get(node.name.casefold(), frozenset())
+        key = node.name.casefold()
+        known = schema.spellings.get(key) or aliases.get(key, frozenset())
         if dialect == "postgres" and node.name.lower() in known:
-            continue
+            known = frozenset({node.name.lower()})
         if len(known) == 1 and must_be_quoted(name := next(iter(known)), dialect):
             node.set("this", name)
             node.set("quoted", True)

@@ -163,6 +163,14 @@ def test_reserved_names_are_quoted_from_the_catalogue() -> None:
     assert checked.sql == 'SELECT s."order" FROM "sänger" AS s'
 
 
+async def test_an_alias_called_like_a_keyword_runs(shop: Database, postgres_shop: Database) -> None:
+    for database in (shop, postgres_shop):
+        rows = await database.execute(
+            "SELECT COUNT(*) AS update FROM customer AS select_ ORDER BY update"
+        )
+        assert (rows.columns, rows.rows) == (("update",), ((3,),))
+
+
 @pytest.mark.parametrize(
     ("sql", "rule"),
     [
