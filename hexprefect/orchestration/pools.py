@@ -21,12 +21,23 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 
 from hexprefect.errors import CallerMistake, HexprefectError
 from hexprefect.instances.endpoint import Dialect, Endpoint
+from hexprefect.queue.values import environment_secret
 
 _POOLS_A_PAGE = 200
 
 
 class PoolMistake(HexprefectError):
-    """A work pool's variables do not describe instances that could be used."""
+    """A work pool's variables do not describe instances that could be used.
+
+    Args:
+        problem: what is wrong.
+        remedy: what the reader can do about it.
+        pool: the pool's name, so that whoever goes on without it does not take it for empty.
+    """
+
+    def __init__(self, problem: str, *, remedy: str | None = None, pool: str = "") -> None:
+        super().__init__(problem, remedy=remedy)
+        self.pool = pool
 
 
 class InstanceVariables(BaseModel):
@@ -44,6 +55,7 @@ class InstanceVariables(BaseModel):
     speaks: Dialect | None = None
     slots: int | None = Field(default=None, ge=1)
     admission_depth: int | None = Field(default=None, ge=1)
+    context_tokens: int | None = Field(default=None, ge=1)
     api_key_secret: str | None = None
 
     @field_validator("url")
@@ -84,6 +96,7 @@ class PoolVariables(BaseModel):
     speaks: Dialect = "vllm"
     slots: int = Field(default=1, ge=1)
     admission_depth: int | None = Field(default=None, ge=1)
+    context_tokens: int | None = Field(default=None, ge=1)
     api_key_secret: str | None = None
 
 
@@ -117,6 +130,10 @@ class PoolInstance:
     speaks: Dialect
     slots: int
     admission_depth: int
+    context_tokens: int | None = None
+    """Longest prompt and answer together; None where only the server knows."""
+    api_key_secret: str | None = None
+    """Where the key is kept: a Secret block's name, or `env:VARIABLE`."""
     api_key: SecretStr | None = None
     launch: VllmLaunch | None = None
     """How to start it; `None` where it runs already (an attached URL)."""
@@ -171,11 +188,13 @@ async def set_pool_instances(
         raise PoolMistake(
             f"There is no work pool {pool_name!r}.",
             remedy="Create it with `hexprefect pools apply` or `prefect work-pool create`.",
+            pool=pool_name,
         ) from missing
     if not describes_instances(pool.base_job_template):
         raise PoolMistake(
             f"The work pool {pool_name!r} has no variables that describe instances.",
             remedy="Create it from one of the templates in work_pools/, for example local.json.",
+            pool=pool_name,
         )
     template = copy.deepcopy(pool.base_job_template)
     checked = _check(pool_name, {**template_defaults(template), "instances": list(instances)})
@@ -240,6 +259,10 @@ async def _instances_of(
                 slots=slots,
                 # Giving an instance more than it runs at once only hides requests from re-ordering.
                 admission_depth=depth,
+                context_tokens=given.context_tokens
+                or (launch.max_model_len if launch else None)
+                or variables.context_tokens,
+                api_key_secret=secret,
                 api_key=await _secret(pool.name, secret, client, secrets) if secret else None,
                 launch=launch,
             )
@@ -253,6 +276,7 @@ def _launches(pool: str, variables: PoolVariables) -> list[VllmLaunch]:
         raise PoolMistake(
             f"The work pool {pool!r} would start servers on ports beyond 65535.",
             remedy="Lower its variable `launch.port` or `launch.replicas`.",
+            pool=pool,
         )
     return [
         VllmLaunch(
@@ -274,6 +298,7 @@ def _model(pool: str, model: str | None) -> str:
         raise PoolMistake(
             f"The work pool {pool!r} has an instance without a model.",
             remedy="Set the pool's variable `model`, or `model` of the instance.",
+            pool=pool,
         )
     return model
 
@@ -291,6 +316,7 @@ def _check(pool: str, values: Mapping[str, Any]) -> PoolVariables:
             f"The variables of the work pool {pool!r} are not usable: {what}.",
             remedy="Correct them in the Prefect UI (Work pools, Edit), or with "
             f"`prefect work-pool update {pool} --base-job-template FILE`.",
+            pool=pool,
         ) from None
 
 
@@ -307,12 +333,22 @@ def _refuse_duplicates(pool: str, instances: Sequence[PoolInstance]) -> None:
         raise PoolMistake(
             f"An instance of the work pool {pool!r} {same}, like {other.name!r} of {other.pool!r}.",
             remedy="List each server once, under one name: its capacity must be counted once.",
+            pool=pool,
         )
 
 
 async def _secret(
     pool: str, name: str, client: PrefectClient, known: dict[str, SecretStr]
 ) -> SecretStr:
+    if name.startswith("env:"):
+        try:
+            return await environment_secret(name)
+        except HexprefectError as missing:
+            raise PoolMistake(
+                f"The work pool {pool!r} takes its API key from {name!r}, which is not set.",
+                remedy="Set the variable where this runs, or name a Secret block.",
+                pool=pool,
+            ) from missing
     if name not in known:
         try:
             # Prefect's decorators hide what this returns from a type checker.
@@ -322,12 +358,14 @@ async def _secret(
                 f"The work pool {pool!r} takes its API key from the Secret block {name!r}, "
                 "which does not exist.",
                 remedy=f"Create a Secret block named {name!r}, or clear `api_key_secret`.",
+                pool=pool,
             ) from missing
         value = block.get()
         if not isinstance(value, str) or not value:
             raise PoolMistake(
                 f"The Secret block {name!r}, named by the work pool {pool!r}, holds no text.",
                 remedy="Save the API key in it as a plain string.",
+                pool=pool,
             )
         known[name] = SecretStr(value)
     return known[name]

@@ -18,6 +18,15 @@ from prefect.client.orchestration import PrefectClient, get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 START_LIMIT_S = 120.0
+# On SQLite the server's writers wait for each other: leave out the services that no test needs.
+FEW_WRITERS = {
+    "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -46,13 +55,12 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prefect
             "PREFECT_CLI_PROMPT": "false",
         },
     )
+    without_api = {key: v for key, v in server.environment.items() if key != "PREFECT_API_URL"}
     command = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"]
     with (home / "server.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--port", str(port)],
-            env={
-                key: value for key, value in server.environment.items() if key != "PREFECT_API_URL"
-            },
+            env={**without_api, **FEW_WRITERS},
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -120,6 +120,22 @@ async def test_an_attached_instance_takes_from_its_pool_what_it_leaves_out(
         assert instance.endpoint().headers() == {"Authorization": "Bearer sk-for-gpus"}
 
 
+async def test_a_key_may_come_from_the_environment(
+    client: PrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instances = [{"url": "http://gpu-1:8000", "context_tokens": 4096}]
+    await create(client, "rack", template(api_key_secret="env:GPU_KEY", instances=instances))
+    with pytest.raises(PoolMistake, match="'env:GPU_KEY', which is not set") as mistake:
+        await read_pool_instances(client)
+    assert mistake.value.pool == "rack"
+    monkeypatch.setenv("GPU_KEY", "sk-env")
+    [instance] = await read_pool_instances(client)
+    assert instance.api_key is not None
+    assert instance.api_key.get_secret_value() == "sk-env"
+    assert instance.api_key_secret == "env:GPU_KEY"
+    assert instance.context_tokens == 4096
+
+
 async def test_launched_instances_count_their_ports_up(client: PrefectClient) -> None:
     launch = {"replicas": 2, "port": 9000, "tensor_parallel_size": 4, "quantization": "fp8"}
     await create(client, "rack", template("l40s", launch={**launch, "max_num_seqs": 24}))
