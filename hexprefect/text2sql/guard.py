@@ -118,7 +118,7 @@ def _parse_one(sql: str, dialect: str, names: Container[str] = ()) -> exp.Expr:
         )
     try:
         tokens = tokenize(sql, dialect, names)
-        _check_first_word(tokens)
+        _check_outline(tokens)
         statements = parse(tokens, sql, dialect)
     except SqlglotError as error:
         raise StatementRefused(
@@ -137,9 +137,18 @@ def _parse_one(sql: str, dialect: str, names: Container[str] = ()) -> exp.Expr:
     return statements[0]
 
 
-def _check_first_word(tokens: list[Token]) -> None:
+def _check_outline(tokens: list[Token]) -> None:
     if not tokens:
         raise StatementRefused("one-statement", "there is no statement.", remedy=_READ_ONLY)
+    kinds = [token.token_type for token in tokens]
+    if TokenType.SEMICOLON in kinds:
+        first_end = kinds.index(TokenType.SEMICOLON)
+        if any(kind != TokenType.SEMICOLON for kind in kinds[first_end:]):
+            raise StatementRefused(
+                "one-statement",
+                "something follows the first semicolon.",
+                remedy="Write exactly one statement.",
+            )
     if tokens[0].token_type not in _FIRST_WORDS:
         raise StatementRefused(
             "query-only", f"it begins with {tokens[0].text.upper()[:40]}.", remedy=_READ_ONLY

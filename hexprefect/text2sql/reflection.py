@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy
@@ -36,10 +36,11 @@ def reflect(adapter: Adapter) -> Schema:
     try:
         with engine.connect() as connection:
             inspector = sqlalchemy.inspect(connection)
+            comments = adapter.column_comments(connection)
             structure = [
                 table
                 for schema in adapter.visible_schemas(inspector)
-                for table in _tables(inspector, schema)
+                for table in _tables(inspector, schema, comments)
             ]
             default = inspector.default_schema_name if adapter.dialect != "sqlite" else None
             tables = _with_values(connection, structure)
@@ -48,7 +49,11 @@ def reflect(adapter: Adapter) -> Schema:
     return Schema(adapter.dialect, tuple(tables), default)
 
 
-def _tables(inspector: sqlalchemy.Inspector, schema: str | None) -> list[Table]:
+def _tables(
+    inspector: sqlalchemy.Inspector,
+    schema: str | None,
+    column_comments: Mapping[tuple[str, str], str],
+) -> list[Table]:
     kind = sqlalchemy.engine.reflection.ObjectKind
     with warnings.catch_warnings():
         # Types that SQLAlchemy does not know are shown by the name the database gives them.
@@ -64,7 +69,12 @@ def _tables(inspector: sqlalchemy.Inspector, schema: str | None) -> list[Table]:
             schema=schema,
             is_view=key[1] in views,
             columns=tuple(
-                Column(item["name"], _type(item["type"]), item["nullable"], item.get("comment"))
+                Column(
+                    item["name"],
+                    _type(item["type"]),
+                    item["nullable"],
+                    item.get("comment") or column_comments.get((key[1], item["name"])),
+                )
                 for item in columns[key]
             ),
             primary_key=tuple(
@@ -102,6 +112,8 @@ def _materialized(inspector: sqlalchemy.Inspector, schema: str | None) -> Sequen
 
 
 def _type(found: sqlalchemy.types.TypeEngine[object]) -> str:
+    if isinstance(found, sqlalchemy.types.NullType):
+        return ""
     try:
         return str(found)
     except sqlalchemy.exc.SQLAlchemyError:

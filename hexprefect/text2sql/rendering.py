@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from hexprefect.text2sql.names import quoted
@@ -80,9 +80,13 @@ def render_table(table: Table, dialect: str, with_samples: bool) -> str:
     """One table or view as a CREATE statement with comments."""
     kind = "VIEW" if table.is_view else "TABLE"
     name = qualified_name(table, dialect)
+    keys = {*table.primary_key, *(name for key in table.foreign_keys for name in key.columns)}
     lines = [
         *(
-            (_column_definition(item, table, dialect), _note(item, with_samples))
+            (
+                _column_definition(item, table, dialect),
+                _note(item, with_samples and not _is_number_key(item, keys)),
+            )
             for item in table.columns
         ),
         *((definition, "") for definition in _keys(table, dialect)),
@@ -103,7 +107,9 @@ def qualified_name(table: Table, dialect: str) -> str:
 
 def _column_definition(column: Column, table: Table, dialect: str) -> str:
     primary = " PRIMARY KEY" if table.primary_key == (column.name,) else ""
-    return f"{quoted(column.name, dialect)} {column.type}{primary}"
+    # A view's computed columns have no type in SQLite.
+    kind = f" {column.type}" if column.type else ""
+    return f"{quoted(column.name, dialect)}{kind}{primary}"
 
 
 def _note(column: Column, with_samples: bool) -> str:
@@ -113,6 +119,11 @@ def _note(column: Column, with_samples: bool) -> str:
     if with_samples and column.samples:
         parts.append("e.g. " + ", ".join(column.samples))
     return f" -- {'; '.join(parts)}" if parts else ""
+
+
+def _is_number_key(column: Column, keys: Collection[str]) -> bool:
+    """Numbers of a key say nothing that its type does not."""
+    return column.name in keys and all(item.lstrip("-").isdigit() for item in column.samples)
 
 
 def _keys(table: Table, dialect: str) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +13,7 @@ from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.linking import rank_tables
 from hexprefect.text2sql.names import quoted, words_of
 from hexprefect.text2sql.reflection import literal
-from hexprefect.text2sql.rendering import estimated_tokens, render_schema
+from hexprefect.text2sql.rendering import estimated_tokens, render_schema, render_table
 from hexprefect.text2sql.schema import Column, ForeignKey, Schema, Table
 from hexprefect.text2sql.values import value_index
 
@@ -29,6 +32,24 @@ async def test_tables_views_keys_and_samples_are_read(shop: Database) -> None:
     view = schema.table("big_order")
     assert view is not None
     assert view.is_view
+
+
+async def test_comments_in_a_sqlite_definition_describe_its_columns(tmp_path: Path) -> None:
+    path = tmp_path / "commented.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute(
+        "CREATE TABLE trade (kind TEXT /* buy or sell */,\n fee REAL, -- in euro, without tax\n"
+        " note TEXT)"
+    )
+    connection.close()
+    async with await Database.connect(f"sqlite:///{path}") as database:
+        trade = (await database.schema()).tables[0]
+    assert [column.comment for column in trade.columns] == [
+        "buy or sell",
+        "in euro, without tax",
+        None,
+    ]
+    assert "-- buy or sell" in render_table(trade, "sqlite", True)
 
 
 async def test_awkward_names_are_shown_quoted(shop: Database) -> None:

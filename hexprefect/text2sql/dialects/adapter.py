@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import sqlalchemy
@@ -46,3 +47,6 @@ class Adapter(Protocol):
 
     def visible_schemas(self, inspector: sqlalchemy.Inspector) -> tuple[str | None, ...]:
         """Schemas that belong to the user; None stands for the one that needs no qualification."""
+
+    def column_comments(self, connection: sqlalchemy.Connection) -> Mapping[tuple[str, str], str]:
+        """Comments that SQLAlchemy does not reflect, by table and column name."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -76,6 +77,10 @@ class PostgreSQLAdapter:
             if name not in (default, "information_schema") and not name.startswith("pg_")
         ]
         return (None, *sorted(others))
+
+    def column_comments(self, connection: sqlalchemy.Connection) -> Mapping[tuple[str, str], str]:
+        """None: SQLAlchemy reflects PostgreSQL's comments."""
+        return {}
 
 
 class PostgreSQLSession:

@@ -12,10 +12,14 @@ import contextlib
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
 import sqlalchemy
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from hexprefect.errors import CallerMistake
 from hexprefect.text2sql.errors import StatementFailed
@@ -86,6 +90,22 @@ class SQLiteAdapter:
     def visible_schemas(self, inspector: sqlalchemy.Inspector) -> tuple[str | None, ...]:
         """One: attached databases are not allowed."""
         return (None,)
+
+    def column_comments(self, connection: sqlalchemy.Connection) -> Mapping[tuple[str, str], str]:
+        """What stands behind `--` or between `/*` and `*/` in a column's definition.
+
+        SQLite keeps the text of CREATE TABLE, and people keep their descriptions in it.
+        """
+        statements = connection.execute(
+            sqlalchemy.text(
+                "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL"
+            )
+        )
+        return {
+            (table, column): comment
+            for table, sql in statements
+            for column, comment in _comments_in(sql)
+        }
 
     def _connect(self) -> sqlite3.Connection:
         uri = f"file:{quote(str(self.path))}?mode=ro"
@@ -202,6 +222,19 @@ class SQLiteSession:
             cause="timeout",
             remedy="Join on keys, filter earlier, or raise the limit timeout_s.",
         )
+
+
+def _comments_in(sql: str) -> Iterator[tuple[str, str]]:
+    if "--" not in sql and "/*" not in sql:
+        return
+    try:
+        tree = sqlglot.parse_one(sql, dialect="sqlite")
+    except SqlglotError:
+        return
+    for column in tree.find_all(exp.ColumnDef):
+        found = [text.strip() for node in column.walk() for text in node.comments or ()]
+        if found:
+            yield column.name, "; ".join(found)
 
 
 def _connect_virtual_tables(connection: sqlite3.Connection) -> None:
