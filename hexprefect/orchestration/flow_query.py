@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,10 +64,11 @@ class FlowQuery:
         reason: str | None = None,
         sql: str | None = None,
         dropped_work: Sequence[str] = (),
+        answer: Mapping[str, Any] | None = None,
     ) -> None:
         """End it with what the flow knows of it."""
         query = await self.get()
-        await query.end(state, reason=reason, sql=sql, dropped_work=dropped_work)
+        await query.end(state, reason=reason, sql=sql, dropped_work=dropped_work, answer=answer)
         self._ended = True
 
     async def end_with_flow_run(self) -> None:
@@ -103,8 +104,10 @@ class FlowQuery:
 
 def _outcome(flow_run: FlowRun | None) -> tuple[QueryState | None, str | None]:
     state = None if flow_run is None else flow_run.state
-    if state is None or state.is_completed() or state.is_running():
+    if state is None or state.is_completed():
         return "answered", None
+    if state.is_running():
+        return "cancelled", "its flow run was interrupted"
     if state.is_cancelled() or state.is_cancelling():
         return "cancelled", "its flow run was cancelled"
     if state.is_failed():
@@ -159,9 +162,10 @@ async def end_query(
     reason: str | None = None,
     sql: str | None = None,
     dropped_work: Sequence[str] = (),
+    answer: Mapping[str, Any] | None = None,
 ) -> None:
     """End the running flow's query with what the flow knows of it."""
     flow_query = current_flow_query()
     await background_loop().from_other_loop(
-        flow_query.end(state, reason=reason, sql=sql, dropped_work=dropped_work)
+        flow_query.end(state, reason=reason, sql=sql, dropped_work=dropped_work, answer=answer)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
@@ -52,10 +52,12 @@ class LlmTask(Task[P, R]):
             name: options.pop(name, getattr(self, name))
             for name in ("stage", "input_tokens", "expected_output_tokens")
         }
-        changed = super().with_options(**options)
+        changed: Any = super().with_options(**options)
+        # Prefect builds a plain `Task` whatever the class: it takes every option of its own version.
+        changed.__class__ = type(self)
         for name, value in own.items():
             setattr(changed, name, value)
-        return changed  # type: ignore[return-value]
+        return cast("LlmTask[P, R]", changed)
 
     def size(self, parameters: Mapping[str, Any]) -> RequestSize:
         """The request that a call with these (resolved) parameters is."""

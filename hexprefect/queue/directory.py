@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 
-from sqlalchemy import Connection, select
-
 from hexprefect.instances.endpoint import Endpoint
 from hexprefect.queue.values import ResolveSecret
-from hexprefect.store import InstanceView, Store, UnknownInstance, tables
-from hexprefect.store.load import view_of
+from hexprefect.store import InstanceView, Store, UnknownInstance
+from hexprefect.store.views import instance_views
 
 FRESH_S = 1.0
 """An endpoint's URL changes when an operator changes a pool: a second late does no harm."""
@@ -55,9 +53,3 @@ class EndpointDirectory:
             self._views = await self._store.read_async(instance_views)
             self._read_at = time.monotonic()
         return self._views
-
-
-def instance_views(connection: Connection) -> dict[str, InstanceView]:
-    """Every instance in the store by name, in ascending order."""
-    rows = connection.execute(select(tables.instances).order_by(tables.instances.c.name))
-    return {row.name: view_of(row._asdict()) for row in rows}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hexprefect.completion import Completion, Prompt
 from hexprefect.queue.request import QueuedRequest
 from hexprefect.scheduling import RequestSize, Workflow
-from hexprefect.store import LeaseLost, NewQuery, NewRequest
+from hexprefect.store import LeaseLost, NewQuery, NewRequest, Store
 from hexprefect.store import queries as move_query
 from hexprefect.store.values import QueryState
 
@@ -48,6 +48,11 @@ class Query:
     def id(self) -> str:
         """Of the query, in the store; the flow run's id under Prefect."""
         return self._new.id
+
+    @property
+    def store(self) -> Store:
+        """Where it is kept."""
+        return self._queue.store
 
     @property
     def database(self) -> str:
@@ -144,12 +149,19 @@ class Query:
         reason: str | None = None,
         sql: str | None = None,
         dropped_work: Sequence[str] = (),
+        answer: Mapping[str, Any] | None = None,
     ) -> None:
         """End the query in the store; what it has still open is cancelled."""
         self.ended = True
         await self._queue.store.run(
             lambda tx: move_query.end_query(
-                tx, self.id, state=state, reason=reason, sql=sql, dropped_work=dropped_work
+                tx,
+                self.id,
+                state=state,
+                reason=reason,
+                sql=sql,
+                dropped_work=dropped_work,
+                answer=answer,
             )
         )
 

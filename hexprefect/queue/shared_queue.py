@@ -199,7 +199,7 @@ class SharedQueue:
         )
 
     def call_from_thread(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the queue's loop and wait for it, in a thread that is not the loop's."""
+        """Run a coroutine on the queue's loop and wait for it, in a thread that is another."""
         assert self._loop is not None, "the queue is not started"
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 

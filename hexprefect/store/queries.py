@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import insert, select, update
 
@@ -83,8 +84,12 @@ def end_query(
     reason: str | None = None,
     sql: str | None = None,
     dropped_work: Sequence[str] = (),
+    answer: Mapping[str, Any] | None = None,
 ) -> None:
     """End a query with a reason that a person understands (law 10); ends what it has still open.
+
+    Args:
+        answer: what it brought, as JSON: kept so that any process can show it.
 
     A query that has ended already stays as it is.
 
@@ -110,6 +115,7 @@ def end_query(
             reason=reason if state == "answered" else why,
             sql=sql,
             dropped_work=list(dropped_work),
+            answer=None if answer is None else dict(answer),
             ended_at=tx.now,
         )
     )
@@ -155,7 +161,7 @@ def _resume(tx: Transaction, query_id: str) -> None:
     tx.connection.execute(
         update(tables.queries)
         .where(tables.queries.c.id == query_id)
-        .values(state="running", reason=None, ended_at=None, owner=tx.process)
+        .values(state="running", reason=None, ended_at=None, answer=None, owner=tx.process)
     )
 
 

@@ -79,6 +79,7 @@ queries = Table(
     Column("reason", Text),
     Column("sql", Text),
     Column("dropped_work", JSON, nullable=False, default=list),
+    Column("answer", JSON),
     Column("ended_at", Double),
     CheckConstraint(_one_of("state", QUERY_STATES), name="state"),
     Index("ix_queries_state_deadline", "state", "deadline"),

@@ -27,6 +27,7 @@ from hexprefect.store.values import (
     NeedsUnfinished,
     NewRequest,
     Outcome,
+    QueryEnded,
     Submitted,
 )
 
@@ -34,6 +35,17 @@ Row = dict[str, Any]
 _request = tables.requests.c
 
 _FIND = select(tables.requests).where(_request.id == bindparam("key"))
+
+_FIND_IN_QUERY = (
+    select(tables.queries.c.state.label("query_state"), *_request)
+    .select_from(
+        tables.queries.outerjoin(
+            tables.requests,
+            (_request.query_id == tables.queries.c.id) & (_request.id == bindparam("key")),
+        )
+    )
+    .where(tables.queries.c.id == bindparam("query"))
+)
 
 _GUARD = (
     _request.id == bindparam("key"),
@@ -102,9 +114,17 @@ def submit(tx: Transaction, request: NewRequest) -> Submitted | None:
     if tx.row_of(request.id) is not None:
         return None
     _check_needs(tx, request)
-    known = tx.connection.execute(_FIND, {"key": request.id}).first()
-    if known is not None:
+    known = tx.connection.execute(
+        _FIND_IN_QUERY, {"key": request.id, "query": request.query_id}
+    ).first()
+    if known is None or known.query_state != "running":
+        raise QueryEnded(
+            f"Query {request.query_id} is not running.",
+            remedy="Register it again before submitting more of its requests.",
+        )
+    if known.id is not None:
         row = known._asdict()
+        del row["query_state"]
         kept = row["state"] == "finished" and row["result"] is not None
         if kept and row["fingerprint"] == request.fingerprint:
             return _as_submitted(tx, row)

@@ -27,6 +27,10 @@ class NeedsUnfinished(HexprefectError):
     """A request was submitted before all that it needs had finished (law 2)."""
 
 
+class QueryEnded(HexprefectError):
+    """A request was submitted for a query that is not running."""
+
+
 class UnknownInstance(HexprefectError):
     """No instance of this name is in the store."""
 

@@ -105,6 +105,7 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("sql", sa.Text(), nullable=True),
         sa.Column("dropped_work", sa.JSON(), nullable=False),
+        sa.Column("answer", sa.JSON(), nullable=True),
         sa.Column("ended_at", sa.Double(), nullable=True),
         sa.CheckConstraint(
             "state IN ('running', 'answered', 'failed', 'cancelled')", name=op.f("ck_queries_state")

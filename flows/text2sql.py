@@ -1,0 +1,79 @@
+"""`text2sql/ask`: one question, answered with checked SQL. Every question is one flow run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from prefect import flow, get_client
+from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed
+from pydantic import Field
+
+from hexprefect.orchestration.artifacts import ProgressArtifact, create_answer_artifacts
+from hexprefect.orchestration.ask import Question, ask_in_flow
+from hexprefect.orchestration.databases import shown_database
+from hexprefect.orchestration.task_runner import HexgenTaskRunner
+
+LONGEST_NAME = 80
+
+
+def run_name() -> str:
+    """The question names its flow run, so that people find it."""
+    question = " ".join(str(flow_run.parameters.get("question", "")).split())
+    return question if len(question) <= LONGEST_NAME else question[: LONGEST_NAME - 1] + "…"
+
+
+@flow(
+    name="text2sql",
+    flow_run_name=run_name,
+    task_runner=HexgenTaskRunner(),
+    persist_result=True,
+    description="Answer one question about a database with checked, read-only SQL.",
+)
+async def ask(
+    question: Annotated[
+        str, Field(min_length=1, max_length=4000, description="In plain words, in any language.")
+    ],
+    database: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="A Text2SQLDatabase block, env:VARIABLE, or a URL without a password.",
+        ),
+    ],
+    tenant: Annotated[str, Field(description="Whose question it is.")] = "default",
+    slo_s: Annotated[
+        float | None, Field(gt=0, description="Seconds until the answer is due.")
+    ] = None,
+    evidence: Annotated[
+        str, Field(max_length=8000, description="What else is known about the words in it.")
+    ] = "",
+) -> State[dict[str, Any]]:
+    """Answer one question.
+
+    Returns:
+        A state whose result is the answer record: Completed with SQL and rows, or Failed with a
+        reason that a person understands.
+    """
+    await tag_flow_run(f"tenant:{tenant}", f"database:{shown_database(database)}")
+    progress = ProgressArtifact()
+    record = await ask_in_flow(
+        Question(
+            question=question, database=database, tenant=tenant, slo_s=slo_s, evidence=evidence
+        ),
+        on_progress=progress.tell,
+    )
+    await progress.done()
+    await create_answer_artifacts(record)
+    if record["state"] == "answered":
+        rows = len(record["rows"])
+        return Completed(message=f"{rows} row{'' if rows == 1 else 's'}", data=record)
+    return Failed(message=record["error"], data=record)
+
+
+async def tag_flow_run(*tags: str) -> None:
+    """Add tags to the running flow run, by which the UI filters."""
+    own = [tag for tag in flow_run.tags or [] if tag not in tags]
+    async with get_client() as client:
+        await client.update_flow_run(flow_run.id, tags=[*own, *tags])

@@ -1,0 +1,33 @@
+"""`hexprefect`: every command, mounted. `hexprefect COMMAND --help` teaches each."""
+
+from __future__ import annotations
+
+import typer
+
+from hexprefect import __version__
+from hexprefect.commands import fleet, queries, store
+from hexprefect.commands.ask import ask_command
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Answer questions with SQL, scheduled over unequal GPUs. "
+    'Start with `hexprefect demo`, or `hexprefect ask "How many …?" --database URL`.',
+)
+app.command("ask")(ask_command)
+app.add_typer(queries.app, name="queries")
+app.add_typer(fleet.instances, name="instances")
+app.add_typer(fleet.tenants, name="tenants")
+app.add_typer(store.app, name="store")
+
+
+@app.command("version")
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+def main() -> None:
+    """The console script."""
+    app()

@@ -1,0 +1,1 @@
+"""The subcommands of `hexprefect`, one module each; `hexprefect.cli` mounts them."""

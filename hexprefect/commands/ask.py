@@ -1,0 +1,170 @@
+"""`hexprefect ask`: one question, from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from contextlib import AsyncExitStack
+from typing import Annotated, Any
+
+import sqlalchemy
+import typer
+from sqlalchemy.exc import ArgumentError
+
+from hexprefect.commands.output import (
+    ANSWERED,
+    CALLERS_MISTAKE,
+    NO_ANSWER,
+    Json,
+    StoreUrl,
+    err,
+    errors_for_people,
+    print_json,
+    run,
+)
+from hexprefect.commands.queries import print_answer
+from hexprefect.embedded.folders import Folders, default_folders
+from hexprefect.embedded.in_process import (
+    configured_api_url,
+    own_prefect_server,
+    prepare_environment,
+    serving_instances,
+)
+from hexprefect.errors import CallerMistake, NoAnswer
+from hexprefect.store import Store
+from hexprefect.store.queries import check_slo
+from hexprefect.store.views import query_record
+
+DEPLOYMENT = "text2sql/ask"
+
+
+def ask_command(
+    question: Annotated[str, typer.Argument(help="In plain words, in any language.")],
+    database: Annotated[
+        str,
+        typer.Option(
+            "--database",
+            "-d",
+            help="A URL (sqlite:////path), a Text2SQLDatabase block, or env:VARIABLE.",
+        ),
+    ],
+    slo: Annotated[
+        float | None, typer.Option("--slo", help="Seconds until the answer is due.")
+    ] = None,
+    tenant: Annotated[str, typer.Option(help="Whose question it is.")] = "default",
+    evidence: Annotated[str, typer.Option(help="What else is known about its words.")] = "",
+    model: Annotated[
+        str, typer.Option(help="Local model, where no instance is running: 0.5B or 1.5B.")
+    ] = "1.5B",
+    in_process: Annotated[
+        bool,
+        typer.Option("--in-process", help="Run here, although a Prefect server is configured."),
+    ] = False,
+    store: StoreUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Ask one question of a database, and print the SQL and its rows.
+
+    With a Prefect server configured, the question runs as the deployment text2sql/ask. Without one
+    it runs in this process, on SQLite, with the instances in the store or two local ones.
+
+    Exit code 0: answered. 2: the caller's mistake. 3: no answer could be produced.
+    """
+    with errors_for_people(as_json=as_json):
+        if slo is not None:
+            check_slo(slo)
+        asked = {
+            "question": question,
+            "tenant": tenant,
+            "slo_s": slo,
+            "evidence": evidence,
+        }
+        if configured_api_url() and not in_process:
+            record = run(_ask_server({**asked, "database": database}, store))
+        else:
+            folders = default_folders()
+            url = prepare_environment(folders, store)
+            hidden = _out_of_sight(database)
+            record = run(_ask_here({**asked, "database": hidden}, folders, url, model))
+    if as_json:
+        print_json(record)
+    else:
+        print_answer(record)
+    raise typer.Exit(exit_code(record))
+
+
+def exit_code(record: dict[str, Any]) -> int:
+    """Of an answer record."""
+    if record["state"] == "answered":
+        return ANSWERED
+    return CALLERS_MISTAKE if record["error_kind"] == "caller" else NO_ANSWER
+
+
+def _out_of_sight(database: str) -> str:
+    """A URL with a password, as a variable of this process: parameters are kept by Prefect."""
+    try:
+        parsed = sqlalchemy.make_url(database)
+    except ArgumentError:
+        return database
+    if not parsed.password:
+        return database
+    variable = f"HEXPREFECT_DATABASE_{uuid.uuid4().hex}"
+    os.environ[variable] = database
+    return f"env:{variable}"
+
+
+async def _ask_here(
+    asked: dict[str, Any], folders: Folders, store_url: str, model: str
+) -> dict[str, Any]:
+    with err.status("Starting a Prefect server and the instances…") as status:
+        async with AsyncExitStack() as stack:
+            _, names = await asyncio.gather(
+                stack.enter_async_context(own_prefect_server(folders)),
+                stack.enter_async_context(serving_instances(store_url, model=model)),
+            )
+            status.update(f"Asking {', '.join(names)}…")
+            from prefect.logging.handlers import APILogHandler
+
+            from hexprefect.flows.text2sql import ask
+            from hexprefect.orchestration.background_loop import background_loop
+
+            state: Any = await ask(**asked, return_state=True)
+            record: dict[str, Any] = await state.aresult(raise_on_failure=False)
+            await background_loop().from_other_loop(background_loop().leave_queues())
+            await APILogHandler.aflush()
+    return _checked(record)
+
+
+async def _ask_server(asked: dict[str, Any], store_url: str | None) -> dict[str, Any]:
+    from prefect.deployments import run_deployment
+    from prefect.exceptions import ObjectNotFound
+
+    from hexprefect.settings import settings
+
+    with err.status("Waiting for the flow run…"):
+        try:
+            running: Any = run_deployment(DEPLOYMENT, parameters=asked, timeout=None)
+            flow_run = await running
+        except ObjectNotFound:
+            raise CallerMistake(
+                f"The Prefect server has no deployment {DEPLOYMENT}.",
+                remedy="Deploy it with `prefect deploy --all`, or add --in-process.",
+            ) from None
+        url = store_url or settings().store.get_secret_value()
+        opened = Store(url)
+        try:
+            known = await opened.read_async(
+                lambda connection: query_record(connection, str(flow_run.id))
+            )
+        finally:
+            opened.close()
+    if known["answer"] is None:
+        raise NoAnswer(f"The flow run {flow_run.id} ended {flow_run.state}.")
+    return _checked(known["answer"])
+
+
+def _checked(record: Any) -> dict[str, Any]:
+    if not isinstance(record, dict) or "state" not in record:
+        raise NoAnswer(f"The flow run ended without an answer: {record}")
+    return record

@@ -1,0 +1,88 @@
+"""What all commands share: exit codes, errors for people and for programs, one JSON object."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+from rich.console import Console
+
+from hexprefect.errors import HexprefectError
+
+T = TypeVar("T")
+
+ANSWERED = 0
+FAILED = 1
+CALLERS_MISTAKE = 2
+NO_ANSWER = 3
+
+out = Console()
+"""For results."""
+
+err = Console(stderr=True)
+"""For progress and errors: standard output stays clean for results."""
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")
+]
+
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="HEXPREFECT_STORE",
+        help="URL of the store: sqlite:////path or postgresql://…",
+        show_envvar=True,
+    ),
+]
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on standard output."""
+    json.dump(value, sys.stdout, ensure_ascii=False, indent=2, default=str, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+@contextmanager
+def errors_for_people(*, as_json: bool = False) -> Iterator[None]:
+    """Turn this project's errors into a message and exit code 2; a traceback is for bugs."""
+    try:
+        yield
+    except HexprefectError as error:
+        fail(str(error), code=CALLERS_MISTAKE, as_json=as_json)
+
+
+def fail(message: str, *, code: int, as_json: bool = False) -> NoReturn:
+    """End the command with a message."""
+    if as_json:
+        print_json({"error": message})
+    else:
+        err.print(f"[red]Error:[/red] {message}", highlight=False, markup=True)
+    raise typer.Exit(code)
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a command's coroutine; Ctrl-C and SIGTERM cancel it, so that what it holds is freed."""
+
+    async def cancellable() -> T:
+        task = asyncio.ensure_future(coroutine)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+        try:
+            return await task
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    try:
+        return asyncio.run(cancellable())
+    except asyncio.CancelledError:
+        err.print("Interrupted.")
+        raise typer.Exit(130) from None

@@ -1,0 +1,72 @@
+"""`hexprefect store`: create, migrate and check the store."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from hexprefect.commands.output import FAILED, Json, StoreUrl, errors_for_people, out, print_json
+from hexprefect.settings import settings
+from hexprefect.store import Store, check_laws, upgrade
+from hexprefect.store.engine import store_url
+from hexprefect.store.upgrade import require_current
+from hexprefect.store.views import request_counts
+
+app = typer.Typer(no_args_is_help=True, help="Create, migrate and check the store.")
+
+
+def url_of(given: str | None) -> str:
+    """The store's URL: as given, or from the settings."""
+    return given or settings().store.get_secret_value()
+
+
+@app.command("upgrade")
+def upgrade_command(store: StoreUrl = None, as_json: Json = False) -> None:
+    """Bring the store's tables to this version, from none at all if need be. Safe to repeat."""
+    with errors_for_people(as_json=as_json):
+        url = url_of(store)
+        revision = upgrade(url)
+        shown = store_url(url).render_as_string(hide_password=True)
+    if as_json:
+        print_json({"store": shown, "revision": revision})
+    else:
+        out.print(f"{shown} is at revision {revision}.", soft_wrap=True)
+
+
+@app.command("check")
+def check_command(store: StoreUrl = None, as_json: Json = False) -> None:
+    """Verify the laws on a live store, and say what is broken. Takes no lock.
+
+    Exit code 0: every law holds. 1: at least one is broken. 2: the store cannot be read.
+    """
+    with errors_for_people(as_json=as_json):
+        opened = Store(url_of(store))
+        try:
+            require_current(opened.engine)
+            now = opened.now()
+            violations = opened.read(lambda connection: check_laws(connection, now=now))
+            counts = opened.read(request_counts)
+        finally:
+            opened.close()
+    if as_json:
+        print_json(
+            {
+                "clean": not violations,
+                "violations": [asdict(v) for v in violations],
+                "requests": counts,
+            }
+        )
+    else:
+        total = sum(counts.values())
+        states = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+        out.print(f"{total} requests: {states or 'none'}.")
+        for violation in violations:
+            out.print(
+                f"[red]Law {violation.law} ({violation.name})[/red] "
+                f"{violation.subject}: {violation.detail}",
+                soft_wrap=True,
+            )
+        out.print("Every law holds." if not violations else f"{len(violations)} violations.")
+    if violations:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,190 @@
+"""One question as a flow run: the agent's calls become LLM tasks; the answer is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from prefect.logging import get_run_logger
+
+from hexprefect.completion import Complete, Completion, Prompt
+from hexprefect.errors import CallerMistake, HexprefectError
+from hexprefect.orchestration.background_loop import background_loop
+from hexprefect.orchestration.databases import database_url, shown_database
+from hexprefect.orchestration.flow_query import describe_query, end_query
+from hexprefect.orchestration.future import HexgenFuture
+from hexprefect.orchestration.llm_task import LlmTask, current_request, llm_task
+from hexprefect.queue import Query
+from hexprefect.settings import settings
+from hexprefect.store.queries import check_slo
+from hexprefect.store.values import UnknownTenant
+from hexprefect.store.views import decisions_of, query_record, stage_records
+from hexprefect.text2sql import AgentOptions, Answer, Database, Progress, answer
+from hexprefect.text2sql.workflow import TEXT2SQL_WORKFLOW
+
+AnswerRecord = dict[str, Any]
+"""What `hexprefect ask --json` prints; see `docs/asking.md` for its fields."""
+
+OnProgress = Callable[[Progress], None]
+
+LLM_RETRIES = 1
+"""A call whose instance answered nonsense is tried once more; a failed instance is left anyway."""
+
+
+async def _complete(prompt: Prompt) -> Completion:
+    return await current_request().complete(prompt)
+
+
+def _stage_task(stage: str) -> LlmTask[[Prompt], Any]:
+    return llm_task(_complete, stage=stage, name=stage, retries=LLM_RETRIES)
+
+
+STAGE_TASKS: Mapping[str, LlmTask[[Prompt], Any]] = {
+    node.name: _stage_task(node.name) for node in TEXT2SQL_WORKFLOW.nodes
+}
+"""One Prefect task for each stage, so that the UI shows what a query is doing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked, of what, by whom, and until when."""
+
+    question: str
+    database: str
+    tenant: str
+    slo_s: float | None = None
+    deadline: float | None = None
+    evidence: str = ""
+    options: AgentOptions | None = None
+
+
+async def ask_in_flow(asked: Question, *, on_progress: OnProgress | None = None) -> AnswerRecord:
+    """Answer a question inside a flow with `HexgenTaskRunner`, and end its query.
+
+    Returns:
+        The answer record, also when there is no answer: then `state` is `failed` and `error` says
+        why, and `error_kind` whose turn it is (`caller` or `no_answer`).
+    """
+    try:
+        query = await _register(asked)
+    except (CallerMistake, UnknownTenant) as mistake:
+        return _record(asked, None, None, error=str(mistake), kind="caller")
+    try:
+        reply = await _answer(asked, query, on_progress)
+    except CallerMistake as mistake:
+        record = _record(asked, query, None, error=str(mistake), kind="caller")
+    except HexprefectError as failure:
+        record = _record(asked, query, None, error=str(failure), kind="no_answer")
+    else:
+        record = _record(asked, query, reply, error=reply.reason, kind="no_answer")
+    return await _end(query, record)
+
+
+async def _register(asked: Question) -> Query:
+    wanted: dict[str, Any] = {
+        "tenant": asked.tenant,
+        "database": shown_database(asked.database),
+        "question": asked.question,
+        "workflow": TEXT2SQL_WORKFLOW,
+        "deadline": asked.deadline,
+    }
+    if asked.slo_s is not None:
+        wanted["slo_s"] = check_slo(asked.slo_s)
+    return await describe_query(**wanted)
+
+
+async def _answer(asked: Question, query: Query, on_progress: OnProgress | None) -> Answer:
+    url = await database_url(asked.database)
+    logger = get_run_logger()
+
+    def tell(progress: Progress) -> None:
+        logger.info("%s: %s", progress.step, progress.message)
+        if on_progress is not None:
+            on_progress(progress)
+
+    database = await Database.connect(url)
+    async with database:
+        return await answer(
+            asked.question,
+            database=database,
+            complete=completer(query),
+            options=asked.options,
+            evidence=asked.evidence,
+            time_left=query.time_left_s,
+            on_progress=tell,
+        )
+
+
+def completer(query: Query) -> Complete:
+    """What the agent completes its prompts with: LLM tasks, or the queue alone.
+
+    By default each call is a Prefect task run. With `HEXPREFECT_TELL_PREFECT=queries` calls go
+    straight to the queue: nothing of the scheduling changes, Prefect's server hears less.
+    """
+    if settings().tell_prefect == "queries":
+
+        async def through_queue(prompt: Prompt) -> Completion:
+            return await background_loop().from_other_loop(query.complete(prompt))
+
+        return through_queue
+
+    async def through_task(prompt: Prompt) -> Completion:
+        name = prompt.stage if prompt.branch is None else f"{prompt.stage} {prompt.branch}"
+        task = STAGE_TASKS.get(prompt.stage) or _stage_task(prompt.stage)
+        future: Any = task.with_options(task_run_name=name).submit(prompt)
+        assert isinstance(future, HexgenFuture)
+        completion: Completion = await future
+        return completion
+
+    return through_task
+
+
+def _record(
+    asked: Question, query: Query | None, reply: Answer | None, *, error: str | None, kind: str
+) -> AnswerRecord:
+    answered = reply is not None and reply.state == "answered"
+    return {
+        "query_id": None if query is None else query.id,
+        "flow_run_id": None if query is None else query.id,
+        "state": "answered" if answered else "failed",
+        "question": asked.question,
+        "database": shown_database(asked.database),
+        "tenant": asked.tenant,
+        "sql": None if reply is None else reply.sql,
+        "columns": [] if reply is None else list(reply.columns),
+        "types": [] if reply is None else list(reply.types),
+        "rows": [] if reply is None else [list(row) for row in reply.rows],
+        "truncated": False if reply is None else reply.truncated,
+        "stages": [],
+        "elapsed_s": 0.0,
+        "slo_s": asked.slo_s,
+        "met_slo": False,
+        "alpha": None,
+        "dropped_work": [] if reply is None else list(reply.dropped_work),
+        "warnings": [] if reply is None else list(reply.warnings),
+        "error": None if answered else error or "no answer could be produced",
+        "error_kind": None if answered else kind,
+    }
+
+
+async def _end(query: Query, record: AnswerRecord) -> AnswerRecord:
+    store = query.store
+    stored = await store.read_async(lambda connection: query_record(connection, query.id))
+    decisions = await store.read_async(lambda connection: decisions_of(connection, query.id))
+    ended = store.now()
+    record.update(
+        stages=stage_records(stored),
+        elapsed_s=round(ended - stored["arrived_at"], 3),
+        slo_s=stored["slo_s"],
+        met_slo=record["state"] == "answered" and ended <= stored["deadline"],
+        alpha=decisions[-1]["record"].alpha if decisions else None,
+    )
+    await end_query(
+        "answered" if record["state"] == "answered" else "failed",
+        reason=record["error"],
+        sql=record["sql"],
+        dropped_work=record["dropped_work"],
+        answer=record,
+    )
+    return record

@@ -1,0 +1,86 @@
+"""Which database a question is asked of: a block, an environment variable or a plain URL."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import sqlalchemy
+from prefect.blocks.core import Block
+from pydantic import SecretStr
+from sqlalchemy.exc import ArgumentError
+
+from hexprefect.errors import CallerMistake
+
+BLOCK_PREFIX = "block:"
+ENVIRONMENT_PREFIX = "env:"
+BLOCK_TYPE = "hexprefect-text2sql-database"
+
+
+async def database_url(database: str) -> str:
+    """The URL behind the `database` parameter of a flow.
+
+    Parameters are kept by Prefect and shown in its UI, so that a URL with a password is refused
+    there: a `Text2SQLDatabase` block keeps it encrypted, an environment variable out of sight.
+
+    Args:
+        database: `block:NAME` (or the bare name of a block), `env:VARIABLE`, or a URL.
+
+    Raises:
+        CallerMistake: when there is no such block or variable, or a URL holds a password.
+    """
+    database = database.strip()
+    if database.startswith(ENVIRONMENT_PREFIX):
+        name = database.removeprefix(ENVIRONMENT_PREFIX)
+        if not os.environ.get(name):
+            raise CallerMistake(
+                f"The database {database!r} names a variable that is not set here.",
+                remedy="Set it where the flow runs, or give a URL or a block.",
+            )
+        return os.environ[name]
+    if "://" in database or database.startswith("sqlite:"):
+        return _without_password(database)
+    return await _url_of_block(database.removeprefix(BLOCK_PREFIX))
+
+
+def shown_database(database: str) -> str:
+    """The `database` parameter as it may be shown and used as a tag: never with a password."""
+    if "://" not in database:
+        return database
+    try:
+        url = sqlalchemy.make_url(database)
+    except ArgumentError:
+        return "unreadable URL"
+    if url.get_backend_name() in {"sqlite", "duckdb"} and url.database:
+        return os.path.basename(url.database)
+    return url.set(password=None, query={}).render_as_string()
+
+
+def _without_password(url: str) -> str:
+    try:
+        parsed = sqlalchemy.make_url(url)
+    except ArgumentError as error:
+        raise CallerMistake(
+            "The database URL cannot be read.",
+            remedy="Write it as sqlite:////absolute/path.sqlite or postgresql://user@host/name.",
+        ) from error
+    if parsed.password:
+        raise CallerMistake(
+            f"The database URL {parsed.render_as_string(hide_password=True)} holds a password, "
+            "which would be kept with the flow run.",
+            remedy="Put it into a Text2SQLDatabase block and give the block's name.",
+        )
+    return url
+
+
+async def _url_of_block(name: str) -> str:
+    try:
+        block: Any = await Block.aload(f"{BLOCK_TYPE}/{name}")
+    except ValueError as error:
+        raise CallerMistake(
+            f"There is no database {name!r}.",
+            remedy="Give a URL such as sqlite:////absolute/path.sqlite, "
+            "or create a Text2SQLDatabase block of this name.",
+        ) from error
+    url: SecretStr = await block.aget_url()
+    return url.get_secret_value()
