@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hexprefect.completion import Prompt
-from hexprefect.errors import HexprefectError
+from hexprefect.errors import CallerMistake, HexprefectError
 from hexprefect.text2sql.correction import EMPTY_RESULT, correction_prompt, describe
 from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.effort import Effort
+from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.extraction import extract_sql
 from hexprefect.text2sql.prompting import PromptBook
 from hexprefect.text2sql.rows import Rows
@@ -123,10 +124,8 @@ class Workbench:
             checked = await self.database.check(sql)
             rows = await self.database.run_checked(checked)
         except HexprefectError as error:
-            return (
-                Candidate(before.branch, sql=sql, error=str(error)),
-                describe(error, self.schema),
-            )
+            failed = Candidate(before.branch, sql=sql, error=str(error))
+            return failed, describe(error, self.schema) if _is_correctable(error) else None
         found = Candidate(before.branch, sql=checked.sql, rows=rows)
         if not rows.is_empty:
             return found, None
@@ -142,6 +141,13 @@ def _better(old: Candidate, new: Candidate) -> Candidate:
     if new.rows is None or new.rows.is_empty:
         return old
     return new if old.rows.is_empty else old
+
+
+def _is_correctable(error: HexprefectError) -> bool:
+    """Another statement helps, unless it is the database that is gone."""
+    if isinstance(error, StatementFailed):
+        return error.cause != "connection"
+    return not isinstance(error, CallerMistake)
 
 
 def _words(error: Exception) -> str:

@@ -171,7 +171,12 @@ class Database:
             work.exception()  # Nobody waits for it any more; asyncio would warn otherwise.
 
     async def _open(self) -> Session:
-        return await self._in_thread(self.adapter.open)
+        opening = asyncio.ensure_future(self._in_thread(self.adapter.open))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_opened)
+            raise
 
     async def _in_thread(self, function: Callable[[], Result]) -> Result:
         return await anyio.to_thread.run_sync(function, limiter=self._threads)
@@ -184,3 +189,9 @@ class Database:
                 f"The catalogue of {self.url} cannot be read: {type(error).__name__}.",
                 remedy="Check that the user may read the catalogue and that the file is whole.",
             ) from error
+
+
+def _close_opened(opening: asyncio.Future[Session]) -> None:
+    """Close a session that nobody waits for any more."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

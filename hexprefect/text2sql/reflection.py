@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
 import warnings
@@ -9,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy
-from sqlalchemy.engine.interfaces import ReflectedForeignKeyConstraint
+from sqlalchemy.engine.interfaces import ReflectedColumn, ReflectedForeignKeyConstraint
+from sqlalchemy.engine.reflection import ObjectKind
 
 from hexprefect.text2sql.dialects.adapter import Adapter
 from hexprefect.text2sql.schema import Column, ForeignKey, Schema, Table
@@ -54,11 +56,10 @@ def _tables(
     schema: str | None,
     column_comments: Mapping[tuple[str, str], str],
 ) -> list[Table]:
-    kind = sqlalchemy.engine.reflection.ObjectKind
     with warnings.catch_warnings():
         # Types that SQLAlchemy does not know are shown by the name the database gives them.
         warnings.simplefilter("ignore", sqlalchemy.exc.SAWarning)
-        columns = inspector.get_multi_columns(schema=schema, kind=kind.ANY)
+        columns = _columns(inspector, schema)
         primary_keys = inspector.get_multi_pk_constraint(schema=schema)
         foreign_keys = inspector.get_multi_foreign_keys(schema=schema)
         comments = _comments(inspector, schema)
@@ -85,6 +86,20 @@ def _tables(
         )
         for key in sorted(columns, key=lambda key: key[1])
     ]
+
+
+def _columns(
+    inspector: sqlalchemy.Inspector, schema: str | None
+) -> dict[tuple[str | None, str], list[ReflectedColumn]]:
+    """All at once where that works; else one by one, without the views that are broken."""
+    try:
+        return inspector.get_multi_columns(schema=schema, kind=ObjectKind.ANY)
+    except sqlalchemy.exc.SQLAlchemyError:
+        found = {}
+        for name in (*inspector.get_table_names(schema), *inspector.get_view_names(schema)):
+            with contextlib.suppress(sqlalchemy.exc.SQLAlchemyError):
+                found[(schema, name)] = inspector.get_columns(name, schema)
+        return found
 
 
 def _foreign_key(found: ReflectedForeignKeyConstraint) -> ForeignKey:

@@ -135,6 +135,21 @@ async def test_corrections_are_bounded(shop: Database, most: int) -> None:
     assert "no such column: nane" in found.reason
 
 
+async def test_a_database_that_went_away_is_not_corrected(tmp_path: Path) -> None:
+    path = tmp_path / "gone.sqlite"
+    sqlite3.connect(path).executescript("CREATE TABLE customer (name TEXT)")
+    model = ScriptedModel(candidate_generation=COUNT)
+    async with await Database.connect(f"sqlite:///{path}") as database:
+        await database.schema()
+        await database.close()
+        path.unlink()
+        found = await ask(model, database)
+    assert found.state == "failed"
+    assert found.reason is not None
+    assert "does not exist" in found.reason or "cannot be read" in found.reason
+    assert set(model.stages()) == {"candidate_generation"}
+
+
 async def test_candidates_run_side_by_side(shop: Database) -> None:
     everyone_is_here = asyncio.Barrier(2)
 

@@ -52,6 +52,19 @@ async def test_comments_in_a_sqlite_definition_describe_its_columns(tmp_path: Pa
     assert "-- buy or sell" in render_table(trade, "sqlite", True)
 
 
+async def test_a_broken_view_hides_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "broken.sqlite"
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        "CREATE TABLE a (x INTEGER); CREATE TABLE b (y INTEGER);"
+        "CREATE VIEW v AS SELECT x FROM a; INSERT INTO b VALUES (1); DROP TABLE a;"
+    )
+    connection.close()
+    async with await Database.connect(f"sqlite:///{path}") as database:
+        assert (await database.schema()).table("b") is not None
+        assert (await database.execute("SELECT y FROM b")).rows == ((1,),)
+
+
 async def test_awkward_names_are_shown_quoted(shop: Database) -> None:
     text = render_schema(await shop.schema(), token_budget=5_000).text
     for part in ('CREATE TABLE "order"', '"Order Date" DATE', '"Größe"', '"select" TEXT'):

@@ -26,6 +26,7 @@ _CONNECT_TIMEOUT_S = 10
 _CANCEL_TIMEOUT_S = 2.0
 _ROWS_A_FETCH = 200
 _READ_EVERYTHING_ROLE = "pg_read_all_data"
+_FIRST_VERSION_WITH_READ_ROLE = 140_000
 
 
 class PostgreSQLAdapter:
@@ -91,7 +92,9 @@ class PostgreSQLSession:
         row = connection.execute(
             "SELECT rolsuper FROM pg_roles WHERE rolname = current_user"
         ).fetchone()
-        self._is_superuser = bool(row and row[0])
+        self._must_be_lowered = bool(row and row[0]) and (
+            connection.info.server_version >= _FIRST_VERSION_WITH_READ_ROLE
+        )
         self._used = False
 
     def run(self, sql: str, *, limits: Limits) -> Rows:
@@ -134,7 +137,7 @@ class PostgreSQLSession:
         execute("SET LOCAL idle_in_transaction_session_timeout = '60s'")
         # A cursor is planned for its first tenth by default; here it is read to the end.
         execute("SET LOCAL cursor_tuple_fraction = 1.0")
-        if self._is_superuser:
+        if self._must_be_lowered:
             execute(f"SET LOCAL ROLE {_READ_EVERYTHING_ROLE}".encode())
 
 
