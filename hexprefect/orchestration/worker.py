@@ -10,7 +10,6 @@ in a `process` work pool.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from uuid import UUID
 
 import anyio
 import anyio.abc
-import httpx
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterId,
@@ -34,9 +32,9 @@ from prefect.settings import (
     PREFECT_WORKER_QUERY_SECONDS,
     temporary_settings,
 )
-from prefect.workers.base import BaseVariables, BaseWorker, BaseWorkerResult
+from prefect.workers.base import BaseVariables, BaseWorker
 
-from hexprefect.orchestration.worker_configuration import HexgenJobConfiguration
+from hexprefect.orchestration.worker_configuration import HexgenJobConfiguration, HexgenWorkerResult
 from hexprefect.orchestration.worker_ending import RunEnder
 from hexprefect.orchestration.worker_engine import RunControl, mark_suspended
 from hexprefect.orchestration.worker_events import follow_pool
@@ -49,10 +47,7 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
 _SECOND_LOOK_S = 0.15
-
-
-class HexgenWorkerResult(BaseWorkerResult):
-    """The end of a flow run; its state is on the server."""
+_DRAIN_INTERVAL_S = 0.05
 
 
 class HexgenWorker(BaseWorker[HexgenJobConfiguration, BaseVariables, HexgenWorkerResult]):
@@ -149,6 +144,7 @@ class HexgenWorker(BaseWorker[HexgenJobConfiguration, BaseVariables, HexgenWorke
             cancel_seconds=self._options.cancel_seconds,
         )
         for service in (
+            self._keep_beating,
             self._follow_events,
             self._poll_when_woken,
             self._poll_for_cancelled,
@@ -199,25 +195,16 @@ class HexgenWorker(BaseWorker[HexgenJobConfiguration, BaseVariables, HexgenWorke
     async def _drain(self) -> None:
         self._draining = True
         deadline = time.monotonic() + self._options.shutdown_seconds
-        next_beat = 0.0
-        while self._active and time.monotonic() < deadline:
-            if time.monotonic() >= next_beat:
-                next_beat = time.monotonic() + self.heartbeat_interval_seconds
-                await self._beat()
-            await asyncio.sleep(0.05)
+        while time.monotonic() < deadline:
+            if not self._active and not self._submitting_flow_run_ids:
+                break
+            await asyncio.sleep(_DRAIN_INTERVAL_S)
         rest = list(self._active.values())
         if rest:
             self._logger.warning("Rescheduling %s flow runs for another worker.", len(rest))
         stops = [self._ender.stop(run, "reschedule", leave_stubborn=True) for run in rest]
         await asyncio.gather(*stops)
         await asyncio.sleep(0)  # lets `run` see that its flow runs have ended
-
-    async def _beat(self) -> None:
-        """A heartbeat outside of Prefect's loop, which has ended when a worker drains."""
-        with contextlib.suppress(httpx.HTTPError, ObjectNotFound):
-            await self.client.send_worker_heartbeat(
-                self._work_pool_name, self.name, self.heartbeat_interval_seconds
-            )
 
     # --- taking flow runs ---------------------------------------------------------------------
 
@@ -328,6 +315,17 @@ class HexgenWorker(BaseWorker[HexgenJobConfiguration, BaseVariables, HexgenWorke
             lambda ended: self._services.remove(ended) if ended in self._services else None
         )
 
+    async def _keep_beating(self) -> None:
+        """Heartbeats beside Prefect's own, which end when a worker stops and has runs to finish."""
+        while True:
+            await asyncio.sleep(self.heartbeat_interval_seconds)
+            if self._owner is not None:
+                await self._quietly(
+                    self.client.send_worker_heartbeat(
+                        self._work_pool_name, self.name, self.heartbeat_interval_seconds
+                    )
+                )
+
     async def _follow_events(self) -> None:
         while self._work_pool is None:  # noqa: ASYNC110 - Prefect offers no event for it
             await asyncio.sleep(0.1)
@@ -381,7 +379,6 @@ class HexgenWorker(BaseWorker[HexgenJobConfiguration, BaseVariables, HexgenWorke
             await asyncio.sleep(self._options.recovery_seconds)
 
     async def _recover_once(self, me: Owner) -> None:
-        await self._beat()
         if await self._recovery.search(
             self.client, me=me, mine={*self._active, *self._submitting_flow_run_ids}
         ):

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import Flow as APIFlow
-from prefect.workers.base import BaseJobConfiguration
+from prefect.workers.base import BaseJobConfiguration, BaseWorkerResult
 from pydantic import PrivateAttr
 
 if TYPE_CHECKING:
@@ -69,3 +69,7 @@ class HexgenJobConfiguration(BaseJobConfiguration):
         """Keep the deployment beside what Prefect keeps."""
         super().prepare_for_flow_run(flow_run, deployment, flow, work_pool, worker_name, worker_id)
         self._deployment = deployment
+
+
+class HexgenWorkerResult(BaseWorkerResult):
+    """The end of a flow run; its state is on the server."""

@@ -131,7 +131,9 @@ def judge(
     age = (census.now - state.timestamp).total_seconds()
     owner = Owner.parse(flow_run.infrastructure_pid)
     if owner is None:
-        return orphaned if age > unowned_seconds else "leave"
+        # Nobody to wait for: a rescheduled run that is cancelled before it is taken again.
+        waits = state.type != StateType.CANCELLING and age <= unowned_seconds
+        return "leave" if waits else orphaned
     if owner.worker == me.worker:
         earlier_life = owner.life != me.life and first_search
         return orphaned if earlier_life else "leave"

@@ -39,7 +39,7 @@ class HexgenWorkerSettings(PrefectBaseSettings):
         "holds a slot, and an in-process run needs no time to start.",
     )
     heartbeat_seconds: int = Field(
-        default=5, ge=1, description="Between two heartbeats of the worker."
+        default=10, ge=1, description="Between two heartbeats of the worker."
     )
     dead_after_heartbeats: float = Field(
         default=3.0, gt=1, description="Missed heartbeats after which a worker counts as dead."

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +15,7 @@ from typing import Any
 
 import pytest
 from prefect.blocks.core import Block
+from prefect.settings import PREFECT_API_URL
 from prefect.testing.standard_test_suites import BlockStandardTestSuite
 from prefect.testing.utilities import prefect_test_harness
 from pydantic import SecretStr, ValidationError
@@ -80,10 +84,23 @@ def test_prefect_registers_exactly_our_blocks(prefect: None) -> None:
         block.register_type_and_schema(_sync=True)  # type: ignore[call-arg]
 
 
-def test_the_collection_is_cheap_to_import() -> None:
-    import subprocess
-    import sys
+def test_prefects_own_command_registers_them(prefect: None) -> None:
+    api = PREFECT_API_URL.value()
+    assert api is not None
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", "block", "register", "-m", "hexprefect.blocks"],
+        env={**os.environ, "PREFECT_API_URL": api, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("Model Instance", "Text2SQL Database", "HEXGEN Store"):
+        assert name in done.stdout
 
+
+def test_the_collection_is_cheap_to_import() -> None:
     code = "import sys, hexprefect.collection\nprint(*{name.split('.')[0] for name in sys.modules})"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True

@@ -111,6 +111,11 @@ def test_an_unsigned_run_has_some_time_to_be_signed(owner: str | None) -> None:
     assert verdict(run(StateType.PENDING, owner=owner, age=61), census()) == "reschedule"
 
 
+@pytest.mark.parametrize("owner", [None, RELEASED])
+def test_an_unsigned_run_that_is_to_be_cancelled_has_nobody_to_wait_for(owner: str | None) -> None:
+    assert verdict(run(StateType.CANCELLING, owner=owner, age=0), census()) == "cancel"
+
+
 def test_a_run_that_was_just_taken_again_may_carry_the_old_signature_for_a_moment() -> None:
     fresh = run(StateType.PENDING, owner=signed("gone"), age=2)
     assert verdict(fresh, census(gone=60)) == "leave"
