@@ -7,6 +7,7 @@ import typer
 from hexprefect import __version__
 from hexprefect.commands import fleet, queries, store
 from hexprefect.commands.ask import ask_command
+from hexprefect.commands.demo import demo_command, up_command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -16,6 +17,8 @@ app = typer.Typer(
     'Start with `hexprefect demo`, or `hexprefect ask "How many …?" --database URL`.',
 )
 app.command("ask")(ask_command)
+app.command("demo")(demo_command)
+app.command("up")(up_command)
 app.add_typer(queries.app, name="queries")
 app.add_typer(fleet.instances, name="instances")
 app.add_typer(fleet.tenants, name="tenants")

@@ -13,6 +13,7 @@ from prefect.artifacts import (
     aupdate_progress_artifact,
 )
 
+from hexprefect.orchestration.report import markdown_text
 from hexprefect.text2sql import Progress
 
 Record = dict[str, Any]
@@ -73,19 +74,21 @@ async def create_answer_artifacts(record: Record) -> None:
 
 def answer_markdown(record: Record) -> str:
     """The question, the SQL, the verdict on the SLO, and every warning, as markdown."""
-    lines = [f"### {_quoted(record['question'])}", ""]
+    lines = [f"### {markdown_text(record['question'])}", ""]
     if record["sql"]:
         fence = "`" * max(3, 1 + _longest_run(record["sql"]))
         lines += [f"{fence}sql", record["sql"], fence, ""]
     if record["error"]:
-        lines += [f"**No answer:** {_quoted(record['error'])}", ""]
+        lines += [f"**No answer:** {markdown_text(record['error'])}", ""]
     met = "met" if record["met_slo"] else "missed"
     if record["slo_s"] is not None:
         lines.append(
             f"{record['elapsed_s']:.1f} s of {record['slo_s']:.0f} s: the SLO was **{met}**."
         )
-    lines += [f"- Warning: {_quoted(warning)}" for warning in record["warnings"]]
-    lines += [f"- Dropped for want of time: {_quoted(work)}" for work in record["dropped_work"]]
+    lines += [f"- Warning: {markdown_text(warning)}" for warning in record["warnings"]]
+    lines += [
+        f"- Dropped for want of time: {markdown_text(work)}" for work in record["dropped_work"]
+    ]
     return "\n".join(lines)
 
 
@@ -124,14 +127,6 @@ def _rows_description(record: Record) -> str:
     if record["truncated"] or shown < len(record["rows"]):
         return f"The first {shown} rows."
     return f"All {shown} rows."
-
-
-def _quoted(text: str) -> str:
-    """Text of people, models and databases inside markdown: never markup."""
-    escaped = text.replace("\\", "\\\\")
-    for character in "`*_[]<>#|!":
-        escaped = escaped.replace(character, f"\\{character}")
-    return " ".join(escaped.split())
 
 
 def _longest_run(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
@@ -10,8 +11,11 @@ from prefect.blocks.core import Block
 from pydantic import SecretStr
 from sqlalchemy.exc import ArgumentError
 
+from hexprefect.demo.shop import build_shop
+from hexprefect.embedded.folders import default_folders
 from hexprefect.errors import CallerMistake
 
+DEMO = "demo"
 BLOCK_PREFIX = "block:"
 ENVIRONMENT_PREFIX = "env:"
 BLOCK_TYPE = "hexprefect-text2sql-database"
@@ -24,12 +28,15 @@ async def database_url(database: str) -> str:
     there: a `Text2SQLDatabase` block keeps it encrypted, an environment variable out of sight.
 
     Args:
-        database: `block:NAME` (or the bare name of a block), `env:VARIABLE`, or a URL.
+        database: `demo` (the shop that the project ships), `block:NAME` (or the bare name of a
+            block), `env:VARIABLE`, or a URL.
 
     Raises:
         CallerMistake: when there is no such block or variable, or a URL holds a password.
     """
     database = database.strip()
+    if database == DEMO:
+        return await asyncio.to_thread(demo_database_url)
     if database.startswith(ENVIRONMENT_PREFIX):
         name = database.removeprefix(ENVIRONMENT_PREFIX)
         if not os.environ.get(name):
@@ -41,6 +48,17 @@ async def database_url(database: str) -> str:
     if "://" in database or database.startswith("sqlite:"):
         return _without_password(database)
     return await _url_of_block(database.removeprefix(BLOCK_PREFIX))
+
+
+def demo_database_url() -> str:
+    """The shipped shop, as a file in the state folder; written when it is first asked for."""
+    path = default_folders().state / "shop.sqlite"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.{os.getpid()}")
+        build_shop(partial)
+        partial.replace(path)
+    return f"sqlite:///{path}"
 
 
 def shown_database(database: str) -> str:

@@ -62,7 +62,7 @@ class _Job:
     cancel_event: threading.Event = field(default_factory=threading.Event)
 
 
-class HexgenTaskRunner(TaskRunner[HexgenFuture[Any]]):
+class HexgenTaskRunner(TaskRunner[Any]):
     """Runs the tasks of a flow; LLM tasks go through the queue that all processes share.
 
     Ordinary tasks start as soon as their upstream tasks have ended: asynchronous ones on one event

@@ -1,0 +1,54 @@
+# `make demo` and `make test` each do everything from a fresh clone: they need python3 (3.11 or later).
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+STATE ?= .hexprefect
+UV_VERSION := 0.13.9
+
+.PHONY: help setup demo up test lint types unit screenshots benchmarks lock clean
+
+help: ## say what each target does
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+setup: $(STAMP) ## make the environment .venv from the lock file
+
+$(STAMP): requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --compile-bytecode requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	touch $(STAMP)
+
+demo: $(STAMP) ## start everything, ask a question through Prefect, stop everything (KEEP=1 keeps it running)
+	@HEXPREFECT_STATE=$(STATE) $(BIN)/hexprefect demo $(if $(KEEP),--keep) $(if $(QUESTION),--question "$(QUESTION)")
+
+up: $(STAMP) ## start everything and keep it running until Ctrl-C
+	@HEXPREFECT_STATE=$(STATE) $(BIN)/hexprefect up
+
+test: $(STAMP) lint types unit ## lint, check types, run every test but the slow ones
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+unit: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow and not benchmark" $(ARGS)
+
+benchmarks: $(STAMP) ## measure: scheduler overhead, task overhead, simulator speed
+	$(BIN)/python -m pytest -m benchmark -s tests/benchmarks $(ARGS)
+
+screenshots: $(STAMP) ## refresh the screenshots in docs/images (needs Chromium)
+	$(BIN)/python docs/images/take_screenshots.py
+
+lock: ## write requirements.lock anew from pyproject.toml
+	$(BIN)/uv pip compile pyproject.toml --extra local --extra test --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-header --quiet --upgrade --output-file requirements.lock
+
+clean: ## remove the environment and the embedded stack's state
+	rm -rf $(VENV) $(STATE) .mypy_cache .pytest_cache .ruff_cache
