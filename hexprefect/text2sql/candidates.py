@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,8 @@ from hexprefect.text2sql.extraction import extract_sql
 from hexprefect.text2sql.prompting import PromptBook
 from hexprefect.text2sql.rows import Rows
 from hexprefect.text2sql.schema import Schema
+
+logger = logging.getLogger(__name__)
 
 STAGE = "candidate_generation"
 
@@ -123,7 +126,11 @@ class Workbench:
             sql = extract_sql(text)
             checked = await self.database.check(sql)
             rows = await self.database.run_checked(checked)
-        except HexprefectError as error:
+        except Exception as error:
+            if not isinstance(error, HexprefectError):
+                # Ours to mend, but no reason to lose the other branches.
+                logger.exception("%s failed in an unforeseen way", before.branch)
+                return Candidate(before.branch, sql=sql, error=_words(error)), None
             failed = Candidate(before.branch, sql=sql, error=str(error))
             return failed, describe(error, self.schema) if _is_correctable(error) else None
         found = Candidate(before.branch, sql=checked.sql, rows=rows)

@@ -9,12 +9,13 @@ the guard and another to the database. Every refusal names its rule and what wou
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from sqlglot import exp
-from sqlglot.errors import ErrorLevel, SqlglotError, UnsupportedError
+from sqlglot.errors import ErrorLevel, SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from hexprefect.text2sql.errors import StatementRefused
@@ -116,18 +117,10 @@ def _parse_one(sql: str, dialect: str, names: Container[str] = ()) -> exp.Expr:
         raise StatementRefused(
             "characters", "the statement holds a NUL character.", remedy="Leave it out."
         )
-    try:
+    with _malformed_is_refused(dialect):
         tokens = tokenize(sql, dialect, names)
         _check_outline(tokens)
         statements = parse(tokens, sql, dialect)
-    except SqlglotError as error:
-        raise StatementRefused(
-            "syntax", f"{_first_line(error)}.", remedy=f"Correct the {dialect} syntax."
-        ) from error
-    except RecursionError:
-        raise StatementRefused(
-            "nesting", "the statement is nested too deeply.", remedy="Use WITH to flatten it."
-        ) from None
     if len(statements) != 1:
         raise StatementRefused(
             "one-statement",
@@ -188,13 +181,14 @@ def _check_function(node: exp.Func, dialect: str) -> None:
 
 def _check_tables(tree: exp.Expr, dialect: str, schema: Schema | None) -> Iterator[str]:
     seen: set[str] = set()
-    for node in tree.find_all(exp.Table):
-        if not isinstance(node.this, exp.Identifier) or _names_a_cte(node, dialect):
+    for node in _table_names(tree):
+        if _names_a_cte(node, dialect):
             continue
         if schema is None:
             found = node.name
         else:
-            table = None if node.catalog else schema.table(node.name, node.db or None)
+            name, owner, database = _table_and_schema(node)
+            table = None if database else schema.table(name, owner)
             if table is None:
                 raise _unknown_table(node, schema)
             found = table.full_name
@@ -203,8 +197,39 @@ def _check_tables(tree: exp.Expr, dialect: str, schema: Schema | None) -> Iterat
             yield found
 
 
-def _unknown_table(node: exp.Table, schema: Schema) -> StatementRefused:
-    name = ".".join(part for part in (node.catalog, node.db, node.name) if part)
+def _table_names(tree: exp.Expr) -> Iterator[exp.Table | exp.Column]:
+    """Every place that reads a table by its name."""
+    for listed in tree.find_all(exp.In):
+        # SQLite's `x IN name` reads the table `name`.
+        field = listed.args.get("field")
+        if isinstance(field, exp.Column):
+            yield field
+        elif field is not None:
+            raise StatementRefused(
+                "catalogue",
+                f"{field.sql()} is not a list.",
+                remedy="Write IN (…) with a list or a SELECT.",
+            )
+    for table in tree.find_all(exp.Table):
+        if isinstance(table.this, exp.Identifier):
+            yield table
+        elif table.this is not None and not isinstance(table.this, exp.Func):
+            raise StatementRefused(
+                "catalogue",
+                f"{table.sql()} is not the name of a table.",
+                remedy="Name a table, at most with its schema.",
+            )
+
+
+def _table_and_schema(node: exp.Table | exp.Column) -> tuple[str, str | None, str]:
+    """Name, schema and database; a column after IN stands for a table."""
+    if isinstance(node, exp.Column):
+        return node.name, node.table or None, node.db
+    return node.name, node.db or None, node.catalog
+
+
+def _unknown_table(node: exp.Table | exp.Column, schema: Schema) -> StatementRefused:
+    name = ".".join(part for part in reversed(_table_and_schema(node)) if part)
     known = {table.full_name.casefold(): table.full_name for table in schema.tables}
     near = get_close_matches(name.casefold(), known, n=3, cutoff=0.5)
     listed = [known[item] for item in near] or [table.full_name for table in schema.tables[:12]]
@@ -238,16 +263,17 @@ def _quote_from_catalogue(tree: exp.Expr, dialect: str, schema: Schema) -> None:
             node.set("quoted", True)
 
 
-def _names_a_cte(table: exp.Table, dialect: str) -> bool:
+def _names_a_cte(table: exp.Table | exp.Column, dialect: str) -> bool:
     """Whether a table's name means a WITH query that is visible where the table stands.
 
     A query in a WITH list sees those before it, and itself and those after it only under
     RECURSIVE; SQLite makes no such difference. Getting this wrong would let
     `WITH pg_authid AS (SELECT * FROM pg_authid) …` read the real table.
     """
-    if table.db or table.catalog:
+    bare_name, owner, database = _table_and_schema(table)
+    if owner or database:
         return False
-    name = table.name.casefold()
+    name = bare_name.casefold()
     below: exp.Expr = table
     above = table.parent
     while above is not None:
@@ -271,21 +297,31 @@ def _names_a_cte(table: exp.Table, dialect: str) -> bool:
 
 
 def _generate(tree: exp.Expr, dialect: str) -> str:
-    try:
+    with _malformed_is_refused(dialect):
         return tree.sql(
             dialect=dialect,
             comments=False,
             normalize_functions=False,
             unsupported_level=ErrorLevel.RAISE,
         )
-    except UnsupportedError as error:
-        raise StatementRefused(
-            "syntax", f"{_first_line(error)}.", remedy=f"Use plain {dialect}."
-        ) from error
+
+
+@contextmanager
+def _malformed_is_refused(dialect: str) -> Generator[None]:
+    """Turn whatever sqlglot raises into a refusal; some malformed texts make it fall over."""
+    try:
+        yield
+    except StatementRefused:
+        raise
     except RecursionError:
         raise StatementRefused(
             "nesting", "the statement is nested too deeply.", remedy="Use WITH to flatten it."
         ) from None
+    except Exception as error:
+        problem = _first_line(error) if isinstance(error, SqlglotError) else "it cannot be parsed"
+        raise StatementRefused(
+            "syntax", f"{problem}.", remedy=f"Correct the {dialect} syntax."
+        ) from error
 
 
 def _is_ordered(tree: exp.Expr) -> bool:

@@ -9,6 +9,8 @@ from typing import Any
 from hexprefect.text2sql.encoding import encode_rows
 from hexprefect.text2sql.limits import Limits
 
+_FIRST_PORTION = 10
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -40,6 +42,8 @@ class RowCollector:
     columns: tuple[str, ...] = ()
     _rows: list[tuple[object, ...]] = field(default_factory=list)
     _bytes: int = 0
+    _received: int = 0
+    """Bytes before values were cut."""
     _cut_values: int = 0
     _stopped_by: str | None = None
 
@@ -48,6 +52,7 @@ class RowCollector:
         if len(self._rows) >= self.limits.max_rows:
             self._stopped_by = f"only the first {self.limits.max_rows} rows are shown"
             return False
+        self._received += sum(_size(value) for value in row)
         kept = tuple(self._cut(value) for value in row)
         self._bytes += sum(_size(value) for value in kept)
         if self._bytes > self.limits.max_bytes:
@@ -58,6 +63,14 @@ class RowCollector:
             return False
         self._rows.append(kept)
         return True
+
+    def portion(self, most: int) -> int:
+        """How many rows to ask for next, so that rows of great size come a few at a time."""
+        taken = len(self._rows)
+        if not taken:
+            return min(most, _FIRST_PORTION)
+        average = max(1, self._received // taken)
+        return max(1, min(most, (self.limits.max_bytes - self._bytes) // average + 1))
 
     def finish(self, *, elapsed_s: float) -> Rows:
         """The collected result."""

@@ -119,6 +119,8 @@ def test_honest_statements_pass(dialect: str, sql: str) -> None:
         ("postgres", "SELECT update.name FROM customer AS update"),
         ("sqlite", 'SELECT strftime(\'%Y\', "Order Date") FROM "order"'),
         ("sqlite", "SELECT GROUP_CONCAT(name, ', ') FROM customer"),
+        ("sqlite", "SELECT name IN customer FROM customer"),
+        ("sqlite", "WITH a AS (SELECT 1 AS n) SELECT 1 IN a"),
         ("sqlite", "SELECT [name] FROM [customer]"),
         ("sqlite", "SELECT `name` FROM `customer`"),
         ("sqlite", "SELECT name FROM main.customer"),

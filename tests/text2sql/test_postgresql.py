@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import random
 
 import psycopg
 import pytest
@@ -178,3 +179,24 @@ async def test_a_plain_role_needs_no_lowering(postgres_server: str) -> None:
     assert url != postgres_server
     async with await Database.connect(url) as database:
         assert (await database.execute("SELECT COUNT(*) FROM customer")).rows == ((3,),)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_string_literals_mean_the_same_to_the_guard_and_to_the_server(
+    postgres_shop: Database, seed: int
+) -> None:
+    """What was a literal to the guard is that literal on the server, backslashes and all."""
+    draw = random.Random(seed)
+    for _ in range(60):
+        body = "".join(draw.choice("\\'ab\\") for _ in range(draw.randint(0, 6)))
+        sql = f"SELECT {draw.choice(['', 'E', 'e'])}'{body}'"
+        try:
+            checked = await postgres_shop.check(sql)
+        except StatementRefused:
+            continue
+        try:
+            raw = await postgres_shop._run(sql)
+        except StatementFailed:
+            raw = None
+        if raw is not None:
+            assert (await postgres_shop.run_checked(checked)).rows == raw.rows, sql

@@ -105,7 +105,6 @@ class PostgreSQLSession:
             self._begin(limits)
             # A named cursor is declared through the extended protocol and read in portions.
             with self._connection.cursor(name="answer") as cursor:
-                cursor.itersize = _ROWS_A_FETCH
                 cursor.execute(sql.encode())
                 collector.columns = tuple(item.name for item in cursor.description or ())
                 _collect(cursor, collector, deadline=started + limits.timeout_s)
@@ -135,6 +134,8 @@ class PostgreSQLSession:
         execute(f"SET LOCAL statement_timeout = {timeout_ms}".encode())
         execute("SET LOCAL lock_timeout = '2s'")
         execute("SET LOCAL idle_in_transaction_session_timeout = '60s'")
+        # The guard reads a backslash in a plain literal as itself; so must the server.
+        execute("SET LOCAL standard_conforming_strings = on")
         # A cursor is planned for its first tenth by default; here it is read to the end.
         execute("SET LOCAL cursor_tuple_fraction = 1.0")
         if self._must_be_lowered:
@@ -144,7 +145,7 @@ class PostgreSQLSession:
 def _collect(
     cursor: psycopg.ServerCursor[tuple[Any, ...]], collector: RowCollector, *, deadline: float
 ) -> None:
-    while batch := cursor.fetchmany(_ROWS_A_FETCH):
+    while batch := cursor.fetchmany(collector.portion(_ROWS_A_FETCH)):
         for row in batch:
             if not collector.add(row):
                 return

@@ -98,3 +98,8 @@ WITH a AS (SELECT * FROM b), b AS (SELECT 1) SELECT * FROM a
 SELECT * FROM postgres.pg_catalog.pg_authid
 SELECT $1
 SELECT * FROM customer WHERE name = $1
+SELECT * FROM a.postgres.pg_catalog.pg_authid
+SELECT '\', pg_read_file('/etc/passwd') --'
+SELECT E'\'', pg_read_file('/etc/passwd') --'
+SELECT E'\\', pg_read_file('/etc/passwd') --'
+SELECT U&"pg\005fread_file"('/etc/passwd')

@@ -42,3 +42,7 @@ SELECT * FROM sqlite_dbpage
 SELECT * FROM dbstat
 DELETE FROM customer RETURNING *
 INSERT INTO customer VALUES (7, 'Eve', 'Kiel') RETURNING *
+SELECT 1 WHERE 'a' IN sqlite_master
+SELECT name IN main.sqlite_master FROM customer
+SELECT name IN pragma_database_list FROM customer
+SELECT * FROM 'sqlite_master'
