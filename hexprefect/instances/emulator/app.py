@@ -167,6 +167,8 @@ class EmulatorApp:
                     await self._event(generation, request_id, send, None, usage=usage)
         except EngineDead:
             await _send_event(send, _DEAD.body())
+        except ProtocolError as failure:
+            await _send_event(send, failure.body())
         await _send_event(send, None)
 
     def _whole(

@@ -38,6 +38,8 @@ class EngineOptions:
         max_num_batched_tokens: token budget of a step.
         scheduling_policy: `priority` serves the lowest value first; `fcfs` ignores it.
         prefix_caching: whether prompts that begin alike share blocks.
+        watermark: share of the KV memory that admission leaves free beside running sequences, so
+            that they can grow for a while before one must be preempted.
         attention_s_per_context_token: seconds a step takes longer for each context token of a
             further sequence.
     """
@@ -46,6 +48,7 @@ class EngineOptions:
     max_num_batched_tokens: int = 2048
     scheduling_policy: SchedulingPolicy = "priority"
     prefix_caching: bool = True
+    watermark: float = 0.01
     attention_s_per_context_token: float = 7.8e-08
 
 
@@ -297,7 +300,8 @@ class Engine:
             sequence = self._waiting[0]
             blocks = blocks_for(sequence.tokens + 1)
             needed = self.blocks.needed_for(sequence.block_hashes, blocks)
-            if needed > self.blocks.available - reserved:
+            kept_free = int(self.options.watermark * self.blocks.total) if self._running else 0
+            if needed > self.blocks.available - reserved - kept_free:
                 return
             self._waiting.pop(0)
             self._begin(sequence, blocks, now)

@@ -11,7 +11,8 @@ from hexprefect.instances.emulator.content import Answer, Content
 from hexprefect.instances.emulator.engine import Engine, Sequence
 from hexprefect.instances.emulator.fault import Fault
 from hexprefect.instances.emulator.metrics import InstanceMetrics
-from hexprefect.instances.emulator.protocol import Generation
+from hexprefect.instances.emulator.protocol import Generation, ProtocolError
+from hexprefect.instances.errors import InstanceError
 
 _STREAM_EVERY_S = 0.02
 
@@ -85,6 +86,7 @@ class EmulatedInstance:
 
         Raises:
             EngineDead: the engine died meanwhile.
+            ProtocolError: the server behind failed.
         """
         answer, sequence = await self._begin(generation)
         try:
@@ -100,6 +102,7 @@ class EmulatedInstance:
 
         Raises:
             EngineDead: the engine died meanwhile.
+            ProtocolError: the server behind failed.
         """
         answer, sequence = await self._begin(generation)
         finish = self._finish[sequence]
@@ -110,7 +113,7 @@ class EmulatedInstance:
                 if finish.done():
                     finish.result()
                 said = self.engine.generated(sequence, self._now())
-                upto = len(answer.text) * said // answer.output_tokens
+                upto = len(answer.text) * said // sequence.output_tokens
                 if upto > sent and not finish.done():
                     yield answer.text[sent:upto], answer, sequence, None
                     sent = upto
@@ -136,10 +139,17 @@ class EmulatedInstance:
     async def _begin(self, generation: Generation) -> tuple[Answer, Sequence]:
         if self.fault is not None and self.fault.kind == "engine-death":
             raise EngineDead
-        answer = await self.content.answer(generation)
+        try:
+            answer = await self.content.answer(generation)
+        except InstanceError as failure:
+            # The server behind failed: this one fails the same way.
+            status = failure.status or 500
+            raise ProtocolError(
+                str(failure), status=status, kind=type(failure).__name__
+            ) from failure
         sequence = Sequence(
             prompt_tokens=generation.prompt_tokens,
-            output_tokens=max(1, answer.output_tokens),
+            output_tokens=min(max(1, answer.output_tokens), generation.max_tokens),
             priority=generation.priority,
             block_hashes=generation.block_hashes(),
         )

@@ -112,6 +112,17 @@ def test_among_equals_the_latest_arrival_is_preempted() -> None:
     assert (first.preemptions, second.preemptions) == (0, 1)
 
 
+def test_admission_leaves_running_sequences_room_to_grow() -> None:
+    subject = engine(kv_tokens=100 * BLOCK_TOKENS, watermark=0.1)
+    running = Sequence(prompt_tokens=45 * BLOCK_TOKENS, output_tokens=20)
+    beside = Sequence(prompt_tokens=46 * BLOCK_TOKENS, output_tokens=20)
+    subject.submit(running, 0.0)
+    subject.submit(beside, 0.0)
+    run_out(subject)
+    assert beside.first_scheduled_at == pytest.approx(running.finished_at)
+    assert subject.counters.preemptions == 0
+
+
 def test_a_shared_beginning_is_computed_once() -> None:
     subject = engine()
     schema = tuple(range(1, 11))

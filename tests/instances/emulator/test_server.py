@@ -407,6 +407,17 @@ async def test_a_real_server_may_stand_behind(client):
     assert completion.output_tokens == 7
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_failure_of_the_server_behind_is_passed_on(client, streaming):
+    async with (
+        Emulator(QUICK, fault="error") as real,
+        Emulator(QUICK, content=Behind(client, real)) as endpoint,
+    ):
+        call = client.stream if streaming else client.complete
+        with pytest.raises(InstanceUnavailable, match="emulated"):
+            await call(endpoint, ask(), timeout_s=20)
+
+
 # -- many --------------------------------------------------------------------------------------
 
 
