@@ -414,3 +414,49 @@ async def test_connecting_gives_up_long_before_a_long_budget(prompt):
         assert time.monotonic() - started < 30
         for filler in fillers:
             filler.close()
+
+
+async def test_cancelled_and_failed_calls_leave_no_connection_taken(prompt, chat_answer, serve):
+    async def answer_every_third(exchange):
+        number = len(server.requests)
+        if number % 3 == 0:
+            await exchange.answer(chat_answer)
+        elif number % 3 == 1:
+            await _die(exchange)
+        else:
+            await exchange.until_the_client_leaves()
+
+    limits = ClientLimits(max_connections=5)
+    async with serve(answer_every_third) as server, InstanceClient(limits=limits) as client:
+        for _ in range(6):
+            calls = [
+                asyncio.create_task(client.complete(server.endpoint(), prompt, timeout_s=0.3))
+                for _ in range(20)
+            ]
+            for number, call in enumerate(calls):
+                if number % 4 == 0:
+                    await asyncio.sleep(0.005)
+                    call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+        server.behaviour = lambda exchange: exchange.answer(chat_answer)
+        # All five connections must be there again, at once.
+        done = await asyncio.gather(
+            *(client.complete(server.endpoint(), prompt, timeout_s=20) for _ in range(20))
+        )
+    assert {completion.text for completion in done} == {"SELECT 6"}
+
+
+async def test_closing_the_client_ends_the_calls_in_flight(serve, prompt):
+    came = asyncio.Event()
+
+    async def hold(exchange):
+        came.set()
+        await exchange.until_the_client_leaves()
+
+    async with serve(hold) as server:
+        client = InstanceClient()
+        call = asyncio.create_task(client.complete(server.endpoint(), prompt, timeout_s=30))
+        await came.wait()
+        await client.aclose()
+        with pytest.raises(InstanceUnavailable):
+            await asyncio.wait_for(call, 10)
