@@ -1,0 +1,37 @@
+"""Placement: the decision of `dispatch.choose` without its scores, for millions in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hexprefect.scheduling.dispatch import DispatchPolicy, NoInstance, choose
+
+
+def place(
+    completion_s: Sequence[float],
+    queue_delay_s: Sequence[float],
+    *,
+    alpha: float,
+    policy: DispatchPolicy = "normalised",
+    beta: float = 1.0,
+) -> int:
+    """What `choose` returns for the same arguments, bit for bit, in one pass over the instances.
+
+    Raises:
+        NoInstance: when there is none to choose from.
+    """
+    if policy != "normalised":
+        return choose(completion_s, queue_delay_s, alpha=alpha, policy=policy, beta=beta)
+    if not completion_s:
+        raise NoInstance("no instance can serve the request")
+    longest = max(completion_s)
+    fullest = max(queue_delay_s)
+    speed = alpha / longest if longest > 0 else 0.0
+    load = (1.0 - alpha) / fullest if fullest > 0 else 0.0
+    best = -1
+    least = 0.0
+    for index, (completion, delay) in enumerate(zip(completion_s, queue_delay_s, strict=True)):
+        score = speed * completion + load * delay
+        if best < 0 or score < least:
+            best, least = index, score
+    return best

@@ -1,0 +1,67 @@
+"""Remaining work: how long a query still takes after one of its requests, from finished queries.
+
+The number of calls of an agentic query is not known before it ends: self-correction stops when the
+SQL runs. So what is left is learned as a mean over finished queries, by stage and by how often the
+query has been there: after the third `self_correction` less is left than after the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+MEMORY = 200
+"""Finished queries over which a mean forgets."""
+
+MOST_VISITS = 12
+"""Visits told apart; later ones share the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemainingHistory:
+    """Running mean of what was left, in seconds at the mean cost `t̄`, on the critical path."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def after(self, seconds: float) -> RemainingHistory:
+        """The history with one more finished query."""
+        weight = 1.0 / min(self.count + 1, MEMORY)
+        return RemainingHistory(self.count + 1, self.seconds + weight * (seconds - self.seconds))
+
+
+Remaining = Mapping[tuple[str, int], RemainingHistory]
+"""`(stage, visit)` → history, visits counted from 0."""
+
+
+def predicted_remaining_seconds(
+    history: Remaining, stage: str, visit: int, *, expected: float = 0.0
+) -> float:
+    """Seconds that a query is expected to need after this visit of `stage` has finished.
+
+    Args:
+        history: of finished queries.
+        stage: of the request.
+        visit: how many requests of the stage the query had before this one.
+        expected: for a stage that no finished query has visited.
+    """
+    for seen in range(min(visit, MOST_VISITS), -1, -1):
+        known = history.get((stage, seen))
+        if known is not None:
+            return known.seconds
+    return expected
+
+
+def remaining_after(
+    costs_s: Sequence[float], followers: Sequence[Sequence[int]]
+) -> tuple[float, ...]:
+    """What was left after each request of a finished query, parallel branches counted once.
+
+    Args:
+        costs_s: `t̄` of each request, every one after all that it needs.
+        followers: indices of the requests that needed it.
+    """
+    after = [0.0] * len(costs_s)
+    for index in range(len(costs_s) - 1, -1, -1):
+        after[index] = max((costs_s[next_] + after[next_] for next_ in followers[index]), default=0)
+    return tuple(after)

@@ -1,0 +1,127 @@
+"""Arrivals: when queries come, in seconds from the beginning, never decreasing.
+
+| text | meaning |
+| --- | --- |
+| `poisson` | independent arrivals at the given rate |
+| `gamma:CV` | gaps of a gamma distribution with coefficient of variation `CV`: above 1, bursts |
+| `deterministic` | one each `1/rate` seconds |
+| `phases:RATExSECONDS,…` | Poisson, the rate changing by phase and repeating: `phases:2x30,30x10` |
+| `recorded` | the moments of the workload, sped up so that their mean rate is the given one |
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hexprefect.errors import HexprefectError
+
+ArrivalKind = Literal["poisson", "gamma", "deterministic", "phases", "recorded"]
+
+
+class BadArrivals(HexprefectError):
+    """An arrival process that cannot be understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """One arrival process, without its rate."""
+
+    kind: ArrivalKind = "poisson"
+    variation: float = 1.0
+    """Coefficient of variation of the gaps (`gamma`)."""
+    phases: tuple[tuple[float, float], ...] = ()
+    """`(queries a second, seconds)` of each phase (`phases`)."""
+
+
+def parse_arrivals(text: str) -> Arrivals:
+    """Read the text form.
+
+    Raises:
+        BadArrivals: naming the text and the forms there are.
+    """
+    kind, _, rest = text.partition(":")
+    try:
+        if kind in ("poisson", "deterministic", "recorded") and not rest:
+            return Arrivals(kind=kind)  # type: ignore[arg-type]
+        if kind == "gamma":
+            variation = float(rest)
+            if variation > 0:
+                return Arrivals(kind="gamma", variation=variation)
+        if kind == "phases":
+            phases = []
+            for phase in rest.split(","):
+                rate, _, seconds = phase.partition("x")
+                phases.append((float(rate), float(seconds)))
+            if all(rate >= 0 and seconds > 0 for rate, seconds in phases) and any(
+                rate > 0 for rate, _ in phases
+            ):
+                return Arrivals(kind="phases", phases=tuple(phases))
+    except ValueError:
+        pass
+    raise BadArrivals(
+        f"{text!r} is no arrival process.",
+        remedy="Use poisson, gamma:CV, deterministic, phases:RATExSECONDS,… or recorded.",
+    )
+
+
+def moments(
+    arrivals: Arrivals, rate: float, seed: int, recorded: Sequence[float] = ()
+) -> Iterator[float]:
+    """The moments of arrival, without end (`recorded`: as many as there are).
+
+    Args:
+        arrivals: the process.
+        rate: queries a second; `phases` has its own rates and does not read it.
+        seed: of the process's own random numbers.
+        recorded: moments of the workload, for `recorded`.
+
+    Raises:
+        BadArrivals: for a rate that is not positive, or a recording without moments.
+    """
+    if arrivals.kind != "phases" and not rate > 0:
+        raise BadArrivals(f"the rate is {rate}", remedy="Give a positive rate in queries a second.")
+    rng = random.Random(f"arrivals {seed}")
+    match arrivals.kind:
+        case "poisson":
+            return _gaps(lambda: rng.expovariate(rate))
+        case "gamma":
+            shape = 1.0 / arrivals.variation**2
+            return _gaps(lambda: rng.gammavariate(shape, 1.0 / (rate * shape)))
+        case "deterministic":
+            return _gaps(lambda: 1.0 / rate)
+        case "phases":
+            return _phases(arrivals.phases, rng)
+        case "recorded":
+            return _recorded(recorded, rate)
+
+
+def _gaps(gap) -> Iterator[float]:  # type: ignore[no-untyped-def]
+    now = 0.0
+    while True:
+        now += gap()
+        yield now
+
+
+def _phases(phases: Sequence[tuple[float, float]], rng: random.Random) -> Iterator[float]:
+    # A Poisson process has no memory: one whose gap would end beyond its phase starts anew there.
+    begin = 0.0
+    while True:
+        for rate, seconds in phases:
+            now = begin
+            while rate > 0 and (now := now + rng.expovariate(rate)) < begin + seconds:
+                yield now
+            begin += seconds
+
+
+def _recorded(recorded: Sequence[float], rate: float) -> Iterator[float]:
+    if len(recorded) < 2 or recorded[-1] <= recorded[0]:
+        raise BadArrivals(
+            "the workload has no recorded arrivals",
+            remedy="Use a JSONL workload with `arrived_at`, or another arrival process.",
+        )
+    stretch = (len(recorded) - 1) / (recorded[-1] - recorded[0]) / rate
+    for moment in recorded:
+        yield (moment - recorded[0]) * stretch
