@@ -11,6 +11,17 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from hexprefect.demo.shop_names import (
+    CAFES,
+    CATEGORIES,
+    CITIES,
+    COMMENTS,
+    FAMILY,
+    GIVEN,
+    PRODUCTS,
+    SUPPLIERS,
+)
+
 Row = dict[str, Any]
 Rows = dict[str, list[Row]]
 
@@ -20,141 +31,6 @@ CUSTOMERS = 400
 ORDERS = 1200
 REVIEWS = 700
 
-_CITIES = [
-    ("Berlin", "DE", 3755000),
-    ("Hamburg", "DE", 1892000),
-    ("München", "DE", 1512000),
-    ("Köln", "DE", 1084000),
-    ("Leipzig", "DE", 616000),
-    ("Görlitz", "DE", 56000),
-    ("Wien", "AT", 1982000),
-    ("Graz", "AT", 298000),
-    ("Zürich", "CH", 443000),
-    ("Genève", "CH", 203000),
-    ("Amsterdam", "NL", 918000),
-    ("Utrecht", "NL", 367000),
-    ("Paris", "FR", 2103000),
-    ("Besançon", "FR", None),
-]
-_GIVEN = [
-    "Ada",
-    "Mia",
-    "Noah",
-    "Léa",
-    "Emil",
-    "Jana",
-    "Tom",
-    "Zoë",
-    "Paul",
-    "Ines",
-    "Karl",
-    "Nora",
-    "Finn",
-    "Lotte",
-    "Hugo",
-    "Rosa",
-    "Maël",
-    "Iris",
-    "Jonas",
-    "Selin",
-    "Otto",
-    "Clara",
-    "David",
-    "Amélie",
-    "Björn",
-    "Greta",
-    "Samir",
-    "Yara",
-    "Felix",
-    "Åsa",
-]
-_FAMILY = [
-    "Weber",
-    "Novak",
-    "Lindqvist",
-    "Okafor",
-    "Dubois",
-    "Schäfer",
-    "Meyer",
-    "de Vries",
-    "Keller",
-    "Rossi",
-    "Yılmaz",
-    "Huber",
-    "Martin",
-    "Jansen",
-    "Müller",
-    "O'Brien",
-    "Bakker",
-    "Frei",
-    "Lange",
-    "Petit",
-    "Vogel",
-    "Baumann",
-    "Kowalski",
-    "Ferrari",
-    "Bergmann",
-    "Steiner",
-]
-_CATEGORIES = [
-    ("Coffee", None),
-    ("Tea", None),
-    ("Gear", None),
-    ("Gifts", None),
-    ("Espresso", "Coffee"),
-    ("Filter coffee", "Coffee"),
-    ("Green tea", "Tea"),
-    ("Black tea", "Tea"),
-    ("Herbal tea", "Tea"),
-    ("Grinders", "Gear"),
-    ("Kettles", "Gear"),
-    ("Cups", "Gear"),
-    ("Vouchers", "Gifts"),
-    ("Courses", "Gifts"),
-]
-_SUPPLIERS = [
-    ("Hafenrösterei Nord", "DE", 5),
-    ("Alpenkraut KG", "AT", 9),
-    ("Moulin Dubois", "FR", 21),
-    ("Kyoto Leaf Trading", "JP", 45),
-    ("Van Dam Keramiek", "NL", 14),
-    ("Grindworks", "CH", 30),
-    ("Sidamo Cooperative", "ET", None),
-    ("Lantern House Goods", "DE", 3),
-    ("Blue Kettle Ltd", "GB", 18),
-]
-_PRODUCTS: dict[str, tuple[tuple[int, int], list[str]]] = {
-    "Espresso": ((9, 24), ["Night Shift", "Harbour", "Velvet Nine", "Sidamo Gold", "Decaf Luna"]),
-    "Filter coffee": ((8, 22), ["Morning Ferry", "Cedar Hill", "Washed Kivu", "Slow Sunday"]),
-    "Green tea": ((7, 38), ["Sencha First Flush", "Gyokuro Shade", "Genmaicha", "Matcha Uji"]),
-    "Black tea": ((6, 19), ["Assam Broken", "Earl of Bay", "Smoked Pine", "Darjeeling FTGFOP"]),
-    "Herbal tea": ((5, 12), ["Alpine Meadow", "Mint & Fennel", "Rooibos Plain", "Linden Evening"]),
-    "Grinders": ((45, 320), ["Hand Mill No. 1", "Hand Mill No. 2", "Burr 40", "Burr 60 Pro"]),
-    "Kettles": ((29, 149), ["Gooseneck Classic", "Gooseneck Electric", "Stove Kettle"]),
-    "Cups": ((6, 28), ["Espresso Cup", 'Cup "Föhr"', "Glass Tumbler", "Travel Mug", "Saucer"]),
-    "Vouchers": ((10, 100), ["Voucher Small", "Voucher Large"]),
-    "Courses": ((49, 120), ["Barista Basics", "Latte Art Evening", "Tea Tasting"]),
-}
-_CAFES = [
-    ("Kontor Mitte", "Berlin", date(2015, 4, 1), 48),
-    ("Kontor Hafen", "Hamburg", date(2016, 9, 15), 36),
-    ("Kontor Isar", "München", date(2018, 5, 2), 28),
-    ("Zum Löwen", "Wien", date(2019, 11, 20), 60),
-    ("Chez Léa", "Besançon", date(2021, 3, 8), 18),
-    ("Kontor Gracht", "Amsterdam", date(2022, 6, 30), 24),
-    ("Kontor Limmat", "Zürich", date(2023, 10, 1), 22),
-]
-_COMMENTS = (
-    "Would buy again.",
-    "Arrived late, but good.",
-    "Too bitter for me.",
-    "Perfekt für den Morgen!",
-    "The lid leaks.",
-    "Très bon.",
-    'Exactly as described; "five stars".',
-    "Half the beans were broken.",
-)
-
 
 def shop_rows(seed: int = 7) -> Rows:
     """Every row of the shop, by table, in an order that satisfies the foreign keys."""
@@ -162,13 +38,13 @@ def shop_rows(seed: int = 7) -> Rows:
     rows: Rows = {}
     rows["city"] = [
         {"id": n, "name": name, "country": country, "population": population}
-        for n, (name, country, population) in enumerate(_CITIES, start=1)
+        for n, (name, country, population) in enumerate(CITIES, start=1)
     ]
     rows["customer"] = _customers(draw)
     rows["category"] = _categories()
     rows["supplier"] = [
         {"id": n, "name": name, "country": country, "lead_time_days": days}
-        for n, (name, country, days) in enumerate(_SUPPLIERS, start=1)
+        for n, (name, country, days) in enumerate(SUPPLIERS, start=1)
     ]
     rows["product"] = _products(draw, rows["category"])
     rows["café"] = _cafes(rows["city"])
@@ -182,7 +58,7 @@ def shop_rows(seed: int = 7) -> Rows:
 
 
 def _name(draw: random.Random) -> str:
-    return f"{draw.choice(_GIVEN)} {draw.choice(_FAMILY)}"
+    return f"{draw.choice(GIVEN)} {draw.choice(FAMILY)}"
 
 
 def _day(draw: random.Random, first: date, last: date) -> date:
@@ -225,24 +101,24 @@ def _customers(draw: random.Random) -> list[Row]:
 
 
 def _categories() -> list[Row]:
-    ids = {name: n for n, (name, _) in enumerate(_CATEGORIES, start=1)}
+    ids = {name: n for n, (name, _) in enumerate(CATEGORIES, start=1)}
     return [
         {"id": ids[name], "name": name, "parent_id": ids[parent] if parent else None}
-        for name, parent in _CATEGORIES
+        for name, parent in CATEGORIES
     ]
 
 
 def _products(draw: random.Random, categories: list[Row]) -> list[Row]:
     ids = {row["name"]: row["id"] for row in categories}
     rows: list[Row] = []
-    for category, ((low, high), names) in _PRODUCTS.items():
+    for category, ((low, high), names) in PRODUCTS.items():
         for name in names:
             rows.append(
                 {
                     "id": len(rows) + 1,
                     "name": name,
                     "category_id": ids[category],
-                    "supplier_id": draw.randint(1, len(_SUPPLIERS) - 1),
+                    "supplier_id": draw.randint(1, len(SUPPLIERS) - 1),
                     "price": _euro(draw, low, high),
                     "weight_grams": None
                     if category in ("Vouchers", "Courses")
@@ -260,7 +136,7 @@ def _cafes(cities: list[Row]) -> list[Row]:
     ids = {row["name"]: row["id"] for row in cities}
     return [
         {"id": n, "name": name, "city_id": ids[city], "opened_on": opened, "Sitzplätze": seats}
-        for n, (name, city, opened, seats) in enumerate(_CAFES, start=1)
+        for n, (name, city, opened, seats) in enumerate(CAFES, start=1)
     ]
 
 
@@ -397,7 +273,7 @@ def _reviews(draw: random.Random, products: list[Row]) -> list[Row]:
                 "product_id": product_id,
                 "customer_id": customer_id,
                 "rating": draw.choice([1, 2, 3, 3, 4, 4, 4, 5, 5, 5]),
-                "text": None if draw.random() < 0.45 else draw.choice(_COMMENTS),
+                "text": None if draw.random() < 0.45 else draw.choice(COMMENTS),
                 "written_on": _day(draw, first, LAST_DAY),
             }
         )

@@ -393,6 +393,7 @@ async def test_two_living_workers_of_one_name_are_kept_apart(bench: Bench) -> No
 
 
 @pytest.mark.benchmark
+@pytest.mark.timeout(600)
 async def test_a_warm_worker_starts_runs_sooner_than_a_process_worker(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
