@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import anyio.to_thread
 from pydantic import Field
 from pydantic.dataclasses import dataclass as validated_dataclass
 
@@ -175,8 +176,7 @@ class _Query:
 
     async def _link(self, schema: Schema) -> tuple[Links, PromptBook]:
         """Link by words always, by model when it is worth a call; then fix the prompts' schema."""
-        links = link_by_words(self.question, schema)
-        book = self._book(schema, links)
+        links, book = await anyio.to_thread.run_sync(self._link_by_words, schema)
         if len(schema.tables) >= self.options.linking_from_tables and self.effort.affords(
             "schema_linking", calls_in_a_row=3
         ):
@@ -187,7 +187,7 @@ class _Query:
                 self.warnings.append(f"Schema linking gave nothing: {error}")
             else:
                 if book.schema.omitted_tables:
-                    book = self._book(schema, links)
+                    book = await anyio.to_thread.run_sync(self._book, schema, links)
         omitted = len(book.schema.omitted_tables)
         if omitted:
             self.warnings.append(
@@ -195,6 +195,11 @@ class _Query:
                 f"{len(schema.tables)} tables, the least relevant by words, were left out."
             )
         return links, book
+
+    def _link_by_words(self, schema: Schema) -> tuple[Links, PromptBook]:
+        """Builds the schema's indexes the first time, which takes seconds on a large one."""
+        links = link_by_words(self.question, schema)
+        return links, self._book(schema, links)
 
     def _book(self, schema: Schema, links: Links) -> PromptBook:
         budget = self.options.schema_token_budget

@@ -49,10 +49,23 @@ def render_schema(
         ranking: full names of tables; those not named come last, in schema order.
     """
     for with_samples in (True, False):
-        text = "\n".join(render_table(item, schema.dialect, with_samples) for item in schema.tables)
-        if estimated_tokens(text) <= token_budget:
+        text = _render_whole(schema, token_budget, with_samples)
+        if text is not None:
             return RenderedSchema(text, estimated_tokens(text), has_samples=with_samples)
     return _render_ranked(schema, token_budget, ranking)
+
+
+def _render_whole(schema: Schema, token_budget: int, with_samples: bool) -> str | None:
+    """All tables, or None as soon as they pass the budget: a catalogue may hold thousands."""
+    parts: list[str] = []
+    characters = 0
+    for table in schema.tables:
+        parts.append(render_table(table, schema.dialect, with_samples))
+        characters += len(parts[-1]) + 1
+        if characters / CHARACTERS_A_TOKEN > token_budget + 1:
+            return None
+    text = "\n".join(parts)
+    return text if estimated_tokens(text) <= token_budget else None
 
 
 def _render_ranked(schema: Schema, token_budget: int, ranking: Sequence[str]) -> RenderedSchema:
@@ -62,6 +75,9 @@ def _render_ranked(schema: Schema, token_budget: int, ranking: Sequence[str]) ->
     omitted: list[str] = []
     left = token_budget - 40  # The line that names what is missing.
     for table in ordered:
+        if shown and _least_tokens(table) > left:
+            omitted.append(table.full_name)
+            continue
         text = render_table(table, schema.dialect, True)
         if estimated_tokens(text) > left:
             text = render_table(table, schema.dialect, False)
@@ -74,6 +90,12 @@ def _render_ranked(schema: Schema, token_budget: int, ranking: Sequence[str]) ->
     shown.append(f"-- {len(omitted)} less relevant tables are not shown: {named}")
     text = "\n".join(shown)
     return RenderedSchema(text, estimated_tokens(text), tuple(omitted))
+
+
+def _least_tokens(table: Table) -> float:
+    """Tokens of the names alone: enough to know that a table cannot fit without rendering it."""
+    characters = sum(len(item.name) + len(item.type) for item in table.columns)
+    return (len(table.name) + characters) / CHARACTERS_A_TOKEN
 
 
 def render_table(table: Table, dialect: str, with_samples: bool) -> str:
