@@ -20,6 +20,7 @@ from hexprefect.embedded.folders import Folders, default_folders
 from hexprefect.embedded.stack import RunningStack, embedded_stack
 from hexprefect.errors import NoAnswer
 from hexprefect.store import Store
+from hexprefect.store.values import UnknownQuery
 from hexprefect.store.views import query_record
 
 DEFAULT_QUESTION = "How many customers live in each city? Give the city and the number."
@@ -127,6 +128,11 @@ async def ask_deployment(stack: RunningStack, asked: dict[str, Any]) -> dict[str
     store = Store(stack.store_url)
     try:
         known = await store.read_async(lambda connection: query_record(connection, found.group()))
+    except UnknownQuery:
+        raise NoAnswer(
+            f"The flow run {found.group()} ended before it reached the queue.",
+            remedy=f"See {stack.folders.logs / 'worker.log'}.",
+        ) from failure
     finally:
         store.close()
     if known["answer"] is None:

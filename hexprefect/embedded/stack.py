@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -132,22 +133,20 @@ async def embedded_stack(
 
 
 async def _create_pools(running: RunningStack, worker_type: str) -> None:
-    templates = running.repository / "work_pools"
-    wanted = [(FLOWS_POOL, worker_type, "text2sql.json")]
-    wanted += [(spec.pool, "hexgen", "local.json") for spec in running.instances]
-    for pool, kind, template in wanted:
-        arguments = ("--type", kind, "--base-job-template", str(templates / template))
-        await running.prefect("work-pool", "create", pool, *arguments, "--overwrite")
-    await _describe_instances(running)
-
-
-async def _describe_instances(running: RunningStack) -> None:
-    """Write the instances into their pools, from which the fleet is read."""
+    """The pool of the flows, and one for each instance, described in it as the fleet is read."""
     from prefect.client.orchestration import PrefectClient
+    from prefect.client.schemas.actions import WorkPoolCreate
 
     from hexprefect.orchestration.pools import set_pool_instances
 
+    templates = running.repository / "work_pools"
+    wanted = [(FLOWS_POOL, worker_type, "text2sql.json")]
+    wanted += [(spec.pool, "hexgen", "local.json") for spec in running.instances]
     async with PrefectClient(running.api_url) as client:
+        for pool, kind, template in wanted:
+            text = await asyncio.to_thread((templates / template).read_text, encoding="utf-8")
+            create = WorkPoolCreate(name=pool, type=kind, base_job_template=json.loads(text))
+            await client.create_work_pool(create, overwrite=True)
         for spec in running.instances:
             instance = {
                 "name": spec.name,
