@@ -1,7 +1,7 @@
 """HEXGEN-FLOW scheduling of agentic Text-to-SQL on unequal GPUs, as a Prefect 3 plugin.
 
-The names below are the public interface; they are imported when first used, so that the command line
-starts without Prefect.
+The names below are the public interface; they are imported when first used, so that the command
+line starts without Prefect.
 """
 
 from __future__ import annotations
