@@ -25,7 +25,7 @@ from hexprefect.text2sql.candidates import (
 )
 from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.effort import Effort
-from hexprefect.text2sql.judging import Cluster, cluster_by_rows, judge
+from hexprefect.text2sql.judging import Cluster, cluster_by_rows, contenders, judge
 from hexprefect.text2sql.linking import Links, link_by_model, link_by_words, rank_tables
 from hexprefect.text2sql.prompting import PromptBook
 from hexprefect.text2sql.rendering import render_schema
@@ -170,7 +170,7 @@ class _Query:
         ran = candidates_that_ran(candidates)
         if not ran:
             return self._failed(candidates, _why_nothing_ran(candidates))
-        chosen = await self._choose(book, cluster_by_rows(ran))
+        chosen = await self._choose(book, contenders(cluster_by_rows(ran)))
         self.tell(Progress("done", f"Answered with {chosen.branch}", 1.0))
         return self._answered(candidates, chosen)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -43,9 +44,12 @@ class Effort:
 
     async def __call__(self, prompt: Prompt) -> Completion:
         """Serve a call and learn from how long it took."""
+        started = time.monotonic()
         completion = await self.complete(prompt)
         self._calls += 1
-        self._spent_s += completion.waited_s + completion.ran_s
+        # The longer of the two: an instance may not tell its times, and a clock may have slept.
+        told = completion.waited_s + completion.ran_s
+        self._spent_s += max(told, time.monotonic() - started)
         return completion
 
     def affords(self, work: str, *, calls_in_a_row: int) -> bool:

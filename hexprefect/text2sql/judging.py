@@ -71,6 +71,21 @@ def judge_prompt(book: PromptBook, clusters: Sequence[Cluster]) -> Prompt:
     )
 
 
+def contenders(clusters: Sequence[Cluster]) -> tuple[Cluster, ...]:
+    """Clusters worth judging: those with rows, if there are any.
+
+    Of 805 verified statements on Spider and defog databases 763 return rows. When one candidate
+    found some and another none, the other has most likely misspelt a value.
+    """
+    with_rows = tuple(item for item in clusters if not _is_empty(item))
+    return with_rows or tuple(clusters)
+
+
+def _is_empty(cluster: Cluster) -> bool:
+    rows = cluster.representative.rows
+    return rows is None or rows.is_empty
+
+
 async def judge(book: PromptBook, clusters: Sequence[Cluster], complete: Complete) -> Cluster:
     """Ask the model which cluster is right.
 
