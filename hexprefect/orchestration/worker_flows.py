@@ -82,9 +82,9 @@ class FlowCache:
             return await asyncio.to_thread(
                 load_flow_from_entrypoint, path, use_placeholder_flow=False
             )
-        # The decorator that injects a client hides this signature from a type checker.
+        # Its decorator passes a client of its own, and hides the signature from a type checker.
         load: Any = load_flow_from_flow_run
-        flow: Flow[..., Any] = await load(client, flow_run, use_placeholder_flow=False)
+        flow: Flow[..., Any] = await load(flow_run, use_placeholder_flow=False)
         return flow
 
     def _stay_in_one_directory(self, before: str, entrypoint: str) -> None:
