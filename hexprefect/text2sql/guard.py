@@ -9,10 +9,11 @@ the guard and another to the database. Every refusal names its rule and what wou
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
+from types import MappingProxyType
 
 from sqlglot import exp
 from sqlglot.errors import ErrorLevel, SqlglotError
@@ -56,6 +57,7 @@ _FORBIDDEN_NODES: tuple[tuple[type[exp.Expr], str, str], ...] = (
     (exp.Placeholder, "no-parameters", "a placeholder has no value here"),
     (exp.Parameter, "no-parameters", "a parameter has no value here"),
     (exp.SessionParameter, "no-parameters", "a session variable is not data"),
+    (exp.Operator, "function", "an operator named by its schema can be anything"),
     (exp.Hint, "no-hints", "an optimizer hint steers the server"),
     (exp.Directory, "query-only", "a directory is not a table"),
 )
@@ -83,7 +85,7 @@ def check(sql: str, *, dialect: str, schema: Schema | None = None) -> CheckedSta
     Raises:
         StatementRefused: with the rule that was broken and what would pass.
     """
-    names = frozenset() if schema is None else schema.spellings.keys()
+    names = {} if schema is None else schema.spellings
     tree = _parse_one(sql, dialect, names)
     if schema is not None:
         _quote_from_catalogue(tree, dialect, schema)
@@ -106,7 +108,9 @@ def _inspect(tree: exp.Expr, dialect: str, schema: Schema | None) -> tuple[str, 
     return tuple(sorted(_check_tables(tree, dialect, schema)))
 
 
-def _parse_one(sql: str, dialect: str, names: Container[str] = ()) -> exp.Expr:
+def _parse_one(
+    sql: str, dialect: str, names: Mapping[str, frozenset[str]] = MappingProxyType({})
+) -> exp.Expr:
     if len(sql) > MAX_CHARACTERS:
         raise StatementRefused(
             "length",

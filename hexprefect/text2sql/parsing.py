@@ -6,8 +6,9 @@ reads the `%` as PERCENT, which neither has. The guard must not refuse what the 
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Mapping
 from itertools import pairwise
+from types import MappingProxyType
 
 import sqlglot
 from sqlglot import exp
@@ -49,24 +50,30 @@ _NEVER_INSIDE_A_QUERY = frozenset(
 )
 
 
-def tokenize(sql: str, dialect: str, names: Container[str] = ()) -> list[Token]:
+def tokenize(
+    sql: str, dialect: str, names: Mapping[str, frozenset[str]] = MappingProxyType({})
+) -> list[Token]:
     """The tokens of a text; reserved words that can only be names become quoted names.
 
     Args:
         sql: the text.
         dialect: sqlglot's name of the dialect.
-        names: names of the catalogue, case-folded. `s.order`, and `alter` inside a query, mean the
-            column when there is one of that name.
+        names: how the catalogue spells its names, by their case-folded form. `s.order`, and
+            `alter` inside a query, mean the column when there is one of that name.
 
     Raises:
         sqlglot.errors.TokenError: a quote is not closed, or a character has no meaning.
     """
     tokens: list[Token] = sqlglot.tokenize(sql, dialect=dialect)
     for before, token in pairwise(tokens):
-        follows_dot = before.token_type == TokenType.DOT and token.text.isidentifier()
-        must_be_name = follows_dot or token.token_type in _NEVER_INSIDE_A_QUERY
-        if must_be_name and token.text.casefold() in names:
+        is_keyword = token.token_type != TokenType.VAR and token.text.isidentifier()
+        must_be_name = token.token_type in _NEVER_INSIDE_A_QUERY or (
+            before.token_type == TokenType.DOT and is_keyword
+        )
+        spellings = names.get(token.text.casefold(), frozenset())
+        if must_be_name and len(spellings) == 1:
             token.token_type = TokenType.IDENTIFIER
+            token.text = next(iter(spellings))
     return tokens
 
 

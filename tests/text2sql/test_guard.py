@@ -157,6 +157,21 @@ def test_a_refusal_names_near_tables_that_would_pass() -> None:
         check("SELECT 1 FROM custommer", dialect="sqlite", schema=schema_of("sqlite"))
 
 
+@pytest.mark.parametrize(
+    ("sql", "regenerated"),
+    [
+        ("SELECT c.NAME FROM Customer AS c", 'SELECT c."name" FROM Customer AS c'),
+        ("SELECT c.DATE FROM customer AS c", 'SELECT c."date" FROM customer AS c'),
+        ("SELECT c.kind FROM customer AS c", 'SELECT c."Kind" FROM customer AS c'),
+        ('SELECT c."Kind" FROM customer AS c', 'SELECT c."Kind" FROM customer AS c'),
+    ],
+)
+def test_postgresql_names_get_the_spelling_of_the_catalogue(sql: str, regenerated: str) -> None:
+    columns = (Column("name", "TEXT"), Column("date", "DATE"), Column("Kind", "TEXT"))
+    schema = Schema("postgres", (Table("customer", columns),), "public")
+    assert check(sql, dialect="postgres", schema=schema).sql == regenerated
+
+
 def test_reserved_names_are_quoted_from_the_catalogue() -> None:
     table = Table("sänger", (Column("order", "INTEGER"),))
     checked = check(

@@ -103,3 +103,5 @@ SELECT '\', pg_read_file('/etc/passwd') --'
 SELECT E'\'', pg_read_file('/etc/passwd') --'
 SELECT E'\\', pg_read_file('/etc/passwd') --'
 SELECT U&"pg\005fread_file"('/etc/passwd')
+SELECT 1 OPERATOR(public.+) 1
+SELECT * FROM (TABLE pg_authid) AS x
