@@ -48,6 +48,8 @@ class PostgreSQLAdapter:
                     **arguments,
                 },
                 autocommit=True,
+                # DISCARD ALL drops prepared statements that psycopg would go on to use.
+                prepare_threshold=None,
             )
         except psycopg.Error as error:
             raise CallerMistake(
