@@ -7,6 +7,7 @@ Law 4: the request admitted is the first in the instance's order that fits, ties
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,7 @@ class Admission:
 
     admitted: tuple[str, ...]
     passed_over: tuple[str, ...]
+    """Once for each time that it was overtaken."""
 
 
 def queue_order(request: Waiting) -> tuple[float, float, str]:
@@ -58,16 +60,17 @@ def admit(
     admitted: list[str] = []
     skipped: list[str] = []
     passed: list[str] = []
+    overtakers_left = math.inf
     for request in waiting:
-        if len(admitted) >= free_slots:
+        if len(admitted) >= free_slots or overtakers_left <= 0:
             break
         if free_kv_tokens is not None and request.kv_tokens > free_kv_tokens:
-            if request.passed_over >= patience:
-                break
+            overtakers_left = min(overtakers_left, patience - request.passed_over)
             skipped.append(request.id)
             continue
         admitted.append(request.id)
-        passed = list(skipped)
+        passed.extend(skipped)
+        overtakers_left -= 1
         if free_kv_tokens is not None:
             free_kv_tokens -= request.kv_tokens
     return Admission(admitted=tuple(admitted), passed_over=tuple(passed))

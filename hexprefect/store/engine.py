@@ -7,12 +7,17 @@ advisory lock on PostgreSQL.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy import Connection, Engine, Select, create_engine, event
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import URL, Dialect, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import QueuePool
 
 from hexprefect.errors import CallerMistake
@@ -21,6 +26,18 @@ SCHEDULING_LOCK = 0x48455847
 """Key of the PostgreSQL advisory lock: the letters HEXG."""
 
 BUSY_TIMEOUT_S = 30.0
+
+STALLED_MS = 15_000
+"""A process that stops amid a transaction would hold the lock for ever: PostgreSQL ends its session
+after so long without a statement, and its work is rolled back."""
+
+_PSYCOPG: Dialect = postgresql.psycopg.dialect()  # type: ignore[no-untyped-call]
+
+_LOCK_AND_LOOK = (
+    # The clock is read once the lock is held: all processes see one order of events (law 4).
+    f"WITH locked AS MATERIALIZED (SELECT pg_advisory_xact_lock({SCHEDULING_LOCK})) "
+    "SELECT extract(epoch FROM clock_timestamp())::float8 FROM locked"
+)
 
 
 def store_url(url: str) -> URL:
@@ -52,7 +69,7 @@ def open_engine(url: str) -> Engine:
     try:
         if parsed.get_backend_name() == "sqlite":
             return _sqlite_engine(parsed)
-        return create_engine(parsed, pool_size=4, max_overflow=4, pool_pre_ping=True)
+        return _postgresql_engine(parsed)
     except NoSuchModuleError as error:
         raise CallerMistake(f"No driver for the store: {error}.") from error
 
@@ -88,7 +105,80 @@ def _sqlite_engine(url: URL) -> Engine:
     return engine
 
 
-def take_scheduling_lock(connection: Connection) -> None:
-    """Wait until no other process decides; released when the transaction ends."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": SCHEDULING_LOCK})
+def _postgresql_engine(url: URL) -> Engine:
+    engine = create_engine(url, pool_size=4, max_overflow=4)
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: Any) -> None:
+        connection.execute(f"SET idle_in_transaction_session_timeout = {STALLED_MS}")
+        connection.commit()
+
+    return engine
+
+
+Read = tuple[Select[Any], dict[str, Any]]
+"""A statement and its parameters."""
+
+
+def begin_scheduling(
+    connection: Connection, reads: Sequence[Read]
+) -> tuple[float, list[list[dict[str, Any]]]]:
+    """Wait until no other process decides, then read; the lock is held until the commit.
+
+    On PostgreSQL the lock, the clock and what is read take one round trip together; each statement
+    still has its own snapshot, taken when the lock is held.
+
+    Returns:
+        The time (epoch seconds) by the clock that all processes share, and the rows of each
+        statement.
+    """
+    if connection.dialect.name != "postgresql":
+        return time.time(), [
+            [row._asdict() for row in connection.execute(statement, parameters)]
+            for statement, parameters in reads
+        ]
+    driver: Any = connection.connection.driver_connection
+    with driver.pipeline():
+        locked = driver.execute(_LOCK_AND_LOOK)
+        cursors = [
+            driver.execute(text, {**fixed, **parameters}, prepare=True)
+            for (text, fixed), parameters in (
+                (_compiled(statement), parameters) for statement, parameters in reads
+            )
+        ]
+        now = float(locked.fetchone()[0])
+        results = [
+            [dict(zip(statement.selected_columns.keys(), row, strict=True)) for row in cursor]
+            for (statement, _), cursor in zip(reads, cursors, strict=True)
+        ]
+    return now, results
+
+
+def was_lost(connection: Connection, error: BaseException) -> bool:
+    """Whether `error` means that the connection to the server is gone."""
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    if connection.dialect.name != "postgresql" or connection.invalidated:
+        return False
+    driver: Any = connection.connection.driver_connection
+    return bool(driver.closed)
+
+
+@contextmanager
+def written_together(connection: Connection) -> Iterator[None]:
+    """Send statements whose results nobody reads, in one round trip on PostgreSQL.
+
+    An error of any of them is raised at the end of the block at the latest.
+    """
+    if connection.dialect.name != "postgresql":
+        yield
+        return
+    driver: Any = connection.connection.driver_connection
+    with driver.pipeline():
+        yield
+
+
+@lru_cache(maxsize=16)
+def _compiled(statement: Select[Any]) -> tuple[str, dict[str, Any]]:
+    compiled = statement.compile(dialect=_PSYCOPG)
+    return str(compiled), compiled.params

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sqlalchemy import delete, insert, select, update
 
+from hexprefect.errors import CallerMistake
 from hexprefect.store import tables
 from hexprefect.store.load import profile_columns
 from hexprefect.store.transaction import Transaction
@@ -17,8 +18,17 @@ from hexprefect.store.values import InstanceSpec, InstanceState, UnknownInstance
 def enter_instance(tx: Transaction, spec: InstanceSpec) -> bool:
     """Add an instance, or change the description of one; whether anything changed.
 
-    What runs and waits there stays; the change counts from the next dispatch on.
+    What runs there stays, and what waits, unless the instance cannot hold it any more; the change
+    counts from the next dispatch on.
+
+    Raises:
+        CallerMistake: when it has no slot to give.
     """
+    for name, number in (("slots", spec.slots), ("admission_depth", spec.admission_depth)):
+        if number is not None and number < 1:
+            raise CallerMistake(
+                f"Instance {spec.name!r} has {name}={number}.", remedy="It must be at least 1."
+            )
     columns = _columns(spec)
     known = tx.connection.execute(
         select(tables.instances).where(tables.instances.c.name == spec.name)
@@ -44,8 +54,11 @@ def enter_instance(tx: Transaction, spec: InstanceSpec) -> bool:
         tx.connection.execute(
             update(tables.instances).where(tables.instances.c.name == spec.name).values(**columns)
         )
-    tx.forget_instances()
+    tx.read_instances_anew()
     tx.touch(spec.name)
+    if known is not None:
+        load = tx.instances[spec.name]
+        _move_queue(tx, spec.name, why=f"{spec.name} cannot hold it any more", stays=load.can_hold)
     appoint_unappointed(tx)
     return True
 
@@ -111,12 +124,13 @@ def remove_instance(tx: Transaction, name: str) -> bool:
     if remembered is not None:
         return False
     tx.connection.execute(delete(tables.instances).where(tables.instances.c.name == name))
-    tx.forget_instances()
+    tx.read_instances_anew()
     return True
 
 
-def _move_queue(tx: Transaction, name: str, *, why: str) -> None:
-    tx.settle()
+def _move_queue(
+    tx: Transaction, name: str, *, why: str, stays: Callable[[int], bool] | None = None
+) -> None:
     tx.flush()
     rows = tx.connection.execute(
         select(tables.requests)
@@ -124,7 +138,8 @@ def _move_queue(tx: Transaction, name: str, *, why: str) -> None:
         .order_by(tables.requests.c.order_key, tables.requests.c.ready_at, tables.requests.c.id)
     )
     for row in rows.all():
-        move(tx, row._asdict(), why=why)
+        if stays is None or not stays(row.kv_tokens):
+            move(tx, row._asdict(), why=why)
 
 
 def _columns(spec: InstanceSpec) -> dict[str, Any]:

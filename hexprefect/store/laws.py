@@ -17,6 +17,9 @@ from hexprefect.scheduling import Decision
 from hexprefect.store import tables
 from hexprefect.store.load import InstanceLoad
 
+CHUNK = 500
+"""Ids in one statement: SQLite allows 999 parameters in its older versions."""
+
 RECENT = 5000
 """Rows of history that laws 2, 4, 5 and 7 look at, newest first."""
 
@@ -59,6 +62,14 @@ def check_laws(connection: Connection, *, now: float) -> list[Violation]:
 
 _request = tables.requests.c
 
+_last_finished = (tables.attempts.c.outcome == "finished") & (
+    tables.attempts.c.number == _request.attempt
+)
+
+
+def _later(one: float | None, other: float | None) -> bool:
+    return one is not None and other is not None and one > other
+
 
 def _conservation(connection: Connection, now: float) -> Iterator[tuple[str, str]]:
     counted = connection.execute(
@@ -67,21 +78,26 @@ def _conservation(connection: Connection, now: float) -> Iterator[tuple[str, str
             _request.state,
             _request.attempt,
             func.count(tables.attempts.c.id),
-            func.sum(_as_int(tables.attempts.c.outcome == "finished")),
+            func.sum(_as_int(_last_finished)),
+            func.max(case((_last_finished, tables.attempts.c.ended_at))),
             func.count(func.distinct(tables.attempts.c.number)),
+            _request.ended_at,
         )
         .select_from(tables.requests.outerjoin(tables.attempts))
-        .group_by(_request.id, _request.state, _request.attempt)
+        .group_by(_request.id, _request.state, _request.attempt, _request.ended_at)
     )
-    for request, state, attempt, ended, finished, distinct in counted:
-        finished = int(finished or 0)
+    for request, state, attempt, ended, finished, finished_at, distinct, ended_at in counted:
         running = 1 if state in tables.HOLDING_STATES else 0
+        # A finished request may be opened again, and then end in another way: but later.
+        result = bool(finished) and not (state != "finished" and _later(ended_at, finished_at))
         if ended != distinct:
             yield request, f"an attempt is counted twice ({ended} ended, {distinct} numbers)"
         if ended + running != attempt:
             yield request, f"{attempt} attempts begun, {ended} ended and {running} running"
-        if (state == "finished") != (finished >= 1) and state not in tables.OPEN_STATES:
-            yield request, f"is {state} with {finished} finished attempts"
+        if state not in tables.OPEN_STATES and result != (state == "finished"):
+            yield request, f"is {state}, its last attempt {'finished' if result else 'did not'}"
+        if (ended_at is None) == (state not in tables.OPEN_STATES):
+            yield request, f"is {state} and {'has no end' if ended_at is None else 'has ended'}"
 
 
 def _dependencies(connection: Connection, now: float) -> Iterator[tuple[str, str]]:
@@ -91,18 +107,24 @@ def _dependencies(connection: Connection, now: float) -> Iterator[tuple[str, str
         .order_by(_request.submitted_at.desc())
         .limit(RECENT)
     ).all()
-    ended = {
-        request: (state, at)
-        for request, state, at in connection.execute(
-            select(_request.id, _request.state, _request.ended_at)
+    finished: dict[str, float] = {}
+    wanted = sorted({need for _, needs, _ in rows for need in needs})
+    for start in range(0, len(wanted), CHUNK):
+        found = connection.execute(
+            select(tables.attempts.c.request_id, func.min(tables.attempts.c.ended_at))
+            .where(
+                tables.attempts.c.request_id.in_(wanted[start : start + CHUNK]),
+                tables.attempts.c.outcome == "finished",
+            )
+            .group_by(tables.attempts.c.request_id)
         )
-    }
+        finished.update((request, at) for request, at in found)
     for request, needs, submitted_at in rows:
         for need in needs:
-            state, at = ended.get(need, ("unknown", None))
-            if state != "finished":
-                yield request, f"was dispatched while {need}, which it needs, is {state}"
-            elif at is not None and at > submitted_at + TOLERANCE_S:
+            at = finished.get(need)
+            if at is None:
+                yield request, f"was dispatched while {need}, which it needs, had not finished"
+            elif at > submitted_at + TOLERANCE_S:
                 yield request, f"was dispatched {at - submitted_at:.3f} s before {need} finished"
 
 
@@ -148,9 +170,12 @@ def _overtaken(connection: Connection) -> Iterator[tuple[str, str]]:
     Only requests that were appointed once and never passed over: for others the order changed.
     """
     once = (
-        select(tables.decisions.c.request_id)
+        select(
+            tables.decisions.c.request_id, func.min(tables.decisions.c.made_at).label("queued_at")
+        )
         .group_by(tables.decisions.c.request_id)
         .having(func.count() == 1)
+        .subquery()
     )
     rows = connection.execute(
         select(
@@ -158,22 +183,22 @@ def _overtaken(connection: Connection) -> Iterator[tuple[str, str]]:
             _request.id,
             _request.order_key,
             _request.ready_at,
-            _request.submitted_at,
+            once.c.queued_at,
             _request.admitted_at,
         )
+        .join(once, once.c.request_id == _request.id)
         .where(
             _request.attempt == 1,
             _request.admitted_at.is_not(None),
             _request.passed_over == 0,
-            _request.id.in_(once),
         )
         .order_by(_request.admitted_at.desc())
         .limit(RECENT)
     )
     queues: dict[str, list[tuple[float, bool, Key]]] = defaultdict(list)
-    for instance, request, order_key, ready_at, submitted_at, admitted_at in rows:
+    for instance, request, order_key, ready_at, queued_at, admitted_at in rows:
         key = (order_key, ready_at, request)
-        queues[instance].append((submitted_at, False, key))
+        queues[instance].append((queued_at, False, key))
         queues[instance].append((admitted_at, True, key))
     for instance, events in queues.items():
         for first, started in _inversions(events):

@@ -7,39 +7,23 @@ its flow run is started again, the query is resumed and what had finished is not
 
 from __future__ import annotations
 
-import os
-import socket
-
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, select, update
 
 from hexprefect.store import tables
+from hexprefect.store.processes import DIED, LEASE_S, enter_process
 from hexprefect.store.transaction import Transaction
 from hexprefect.store.transitions import appoint_unappointed, close_open
 
-LEASE_S = 20.0
-"""Long enough for a process whose machine swaps or whose database hangs for some seconds."""
-
-DIED = "the process that ran it died"
+__all__ = ["DIED", "LEASE_S", "beat", "expire", "join", "leave"]
 
 
 def join(tx: Transaction, *, lease_s: float = LEASE_S) -> None:
     """Enter this process, so that it may hold leases."""
-    tx.connection.execute(
-        insert(tables.processes),
-        [
-            {
-                "id": tx.process,
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                "joined_at": tx.now,
-                "expires_at": tx.now + lease_s,
-            }
-        ],
-    )
+    beat(tx, lease_s=lease_s)
 
 
 def beat(tx: Transaction, *, lease_s: float = LEASE_S) -> bool:
-    """Prolong this process's leases; `False` when it was taken for dead and has joined anew."""
+    """Prolong this process's leases; `False` when it was not known and has joined (anew)."""
     changed = tx.connection.execute(
         update(tables.processes)
         .where(tables.processes.c.id == tx.process)
@@ -47,7 +31,7 @@ def beat(tx: Transaction, *, lease_s: float = LEASE_S) -> bool:
     )
     if changed.rowcount:
         return True
-    join(tx, lease_s=lease_s)
+    enter_process(tx, lease_s=lease_s)
     return False
 
 
@@ -60,7 +44,8 @@ def leave(tx: Transaction) -> None:
 def expire(tx: Transaction) -> tuple[str, ...]:
     """End what processes held whose lease has expired; their ids.
 
-    Any process may call this at any time. Requests that found no instance get another try, too.
+    Any process may call this at any time. Requests that found no instance get another try, too, and
+    instances with room look for work: one may have fallen behind while another was idle.
     """
     dead = tx.connection.execute(
         select(tables.processes.c.id).where(tables.processes.c.expires_at < tx.now)
@@ -70,6 +55,9 @@ def expire(tx: Transaction) -> tuple[str, ...]:
         _release_all(tx, process, why=DIED)
         tx.connection.execute(delete(tables.processes).where(tables.processes.c.id == process))
     appoint_unappointed(tx)
+    for load in tx.instances.values():
+        if load.serves and load.occupied < load.capacity:
+            tx.touch(load.name)
     return ids
 
 
@@ -89,3 +77,4 @@ def _release_all(tx: Transaction, process: str, *, why: str) -> None:
         .where(tables.queries.c.owner == process, tables.queries.c.state == "running")
         .values(state="failed", reason=why, ended_at=tx.now)
     )
+    tx.forget_queries()

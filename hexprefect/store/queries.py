@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, null, select, update
 
 from hexprefect.errors import CallerMistake
 from hexprefect.store import tables
+from hexprefect.store.processes import enter_process
 from hexprefect.store.transaction import Transaction
-from hexprefect.store.transitions import close_open
+from hexprefect.store.transitions import close_open, take_up_again
 from hexprefect.store.values import (
     NewQuery,
     QueryState,
@@ -55,7 +56,9 @@ def register_query(tx: Transaction, query: NewQuery) -> RegisteredQuery:
         _resume(tx, query.id)
         return RegisteredQuery(id=query.id, deadline=known.deadline, resumed=True)
     _check_tenant(tx, query.tenant)
+    enter_process(tx)
     deadline = query.arrived_at + query.slo_s
+    tx.forget_query(query.id)
     tx.connection.execute(
         insert(tables.queries),
         [
@@ -91,22 +94,25 @@ def end_query(
     Args:
         answer: what it brought, as JSON: kept so that any process can show it.
 
-    A query that has ended already stays as it is.
+    A query that has ended already, or was started again by another process, stays as it is.
 
     Raises:
         UnknownQuery: when there is none of this id.
     """
     known = tx.connection.execute(
-        select(tables.queries.c.state).where(tables.queries.c.id == query_id)
+        select(tables.queries.c.state, tables.queries.c.owner).where(
+            tables.queries.c.id == query_id
+        )
     ).first()
     if known is None:
         raise UnknownQuery(f"No query {query_id!r} in the store.")
-    if known.state != "running":
+    if known.state != "running" or known.owner != tx.process:
         return
     why = reason or {"answered": "answered", "cancelled": "cancelled"}.get(state, "failed")
     _close_requests(
         tx, query_id, state="cancelled", outcome="cancelled", error=f"its query ended: {why}"
     )
+    tx.forget_query(query_id)
     tx.connection.execute(
         update(tables.queries)
         .where(tables.queries.c.id == query_id)
@@ -115,7 +121,7 @@ def end_query(
             reason=reason if state == "answered" else why,
             sql=sql,
             dropped_work=list(dropped_work),
-            answer=None if answer is None else dict(answer),
+            answer=null() if answer is None else dict(answer),
             ended_at=tx.now,
         )
     )
@@ -158,11 +164,7 @@ def _resume(tx: Transaction, query_id: str) -> None:
     _close_requests(
         tx, query_id, state="failed", outcome="lost", error="its query was started again"
     )
-    tx.connection.execute(
-        update(tables.queries)
-        .where(tables.queries.c.id == query_id)
-        .values(state="running", reason=None, ended_at=None, answer=None, owner=tx.process)
-    )
+    take_up_again(tx, query_id)
 
 
 def _close_requests(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 import time
@@ -16,11 +17,13 @@ from sqlalchemy import Connection, Engine, select, text
 
 from hexprefect.errors import HexprefectError
 from hexprefect.scheduling.prediction import StageHistory
-from hexprefect.store import tables
-from hexprefect.store.engine import open_engine, take_scheduling_lock
-from hexprefect.store.transaction import Transaction
+from hexprefect.store import statements, tables
+from hexprefect.store.engine import Read, begin_scheduling, open_engine, was_lost, written_together
+from hexprefect.store.transaction import Found, Transaction
 from hexprefect.store.transitions import submit, submitted
-from hexprefect.store.values import Grant, NewRequest, Submitted
+from hexprefect.store.values import DispatchSettings, Grant, NewRequest, Submitted
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Operation = Callable[[Transaction], T]
@@ -35,7 +38,10 @@ HISTORY_AGE_S = 2.0
 @dataclass(slots=True)
 class _Job:
     operation: Operation[Any]
-    after: Callable[[Transaction], Any] | None
+    after: Callable[[Transaction], Any] | None = None
+    request: str | None = None
+    """The request that it is about, and the query that this belongs to, if any is known."""
+    query: str | None = None
     future: Future[Any] = field(default_factory=Future)
 
     def finally_of(self, tx: Transaction, value: Any, error: Exception | None) -> Any:
@@ -69,6 +75,9 @@ class Store:
         self.process = process or uuid.uuid4().hex
         self.engine: Engine = open_engine(url)
         self.on_granted = on_granted
+        self._reading: dict[str, Any] = {"hexprefect_read_only": True}
+        if self.engine.dialect.name == "postgresql":
+            self._reading = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._clock_offset_s = 0.0
         self._history: dict[tuple[str, str], StageHistory] = {}
         self._history_read_at = -1e9
@@ -98,35 +107,45 @@ class Store:
 
     # -- writing --------------------------------------------------------------------------------
 
-    async def run(self, operation: Operation[T]) -> T:
-        """Run one transition; returns when it is committed."""
-        return cast(T, await asyncio.wrap_future(self.enqueue(operation)))
+    async def run(self, operation: Operation[T], *, about: str | None = None) -> T:
+        """Run one transition; returns when it is committed.
+
+        Args:
+            about: id of the request that it is about: what it needs of it is then read together
+                with taking the lock.
+        """
+        return cast(T, await asyncio.wrap_future(self.enqueue(operation, about=about)))
 
     async def submit(self, request: NewRequest) -> Submitted:
         """The transition `submit`, with what became of it."""
         return await asyncio.wrap_future(self.enqueue_submit(request))
 
-    def enqueue(self, operation: Operation[T]) -> Future[T]:
-        """Hand in a transition from any thread."""
-        return self._enqueue(_Job(operation, None))
+    def enqueue(self, operation: Operation[T], *, about: str | None = None) -> Future[T]:
+        """Hand in a transition from any thread; see `run`."""
+        return self._enqueue(_Job(operation, request=about))
 
     def enqueue_submit(self, request: NewRequest) -> Future[Submitted]:
         """Hand in a submission from any thread."""
         return self._enqueue(
-            _Job(lambda tx: submit(tx, request), lambda tx: submitted(tx, request))
+            _Job(
+                lambda tx: submit(tx, request),
+                lambda tx: submitted(tx, request),
+                request=request.id,
+                query=request.query_id,
+            )
         )
 
     def transact(self, operation: Operation[T]) -> T:
         """Run one transition in the calling thread: for command lines and tests."""
-        job = _Job(operation, None)
+        job = _Job(operation)
         self._commit([job])
         return cast(T, job.future.result())
 
     # -- reading --------------------------------------------------------------------------------
 
     def read(self, look: Callable[[Connection], T]) -> T:
-        """Look at the store without taking the scheduling lock."""
-        with self.engine.connect().execution_options(hexprefect_read_only=True) as connection:
+        """Look at the store without taking the scheduling lock; one snapshot for all of it."""
+        with self.engine.connect().execution_options(**self._reading) as connection:
             return look(connection)
 
     async def read_async(self, look: Callable[[Connection], T]) -> T:
@@ -177,36 +196,79 @@ class Store:
                 return
 
     def _commit(self, jobs: list[_Job]) -> None:
-        outcomes: list[tuple[_Job, Any, Exception | None]] = []
         try:
-            with self.engine.connect() as connection, connection.begin():
-                take_scheduling_lock(connection)
-                tx = self._transaction(connection)
-                for job in jobs:
-                    try:
-                        outcomes.append((job, job.operation(tx), None))
-                    except HexprefectError as error:
-                        # Guards raise before they change anything: the others' commit stands.
-                        outcomes.append((job, None, error))
-                tx.settle()
-                outcomes = [
-                    (job, job.finally_of(tx, value, error), error) for job, value, error in outcomes
-                ]
-                tx.flush()
+            granted, outcomes = self._attempt(jobs)
         except Exception as error:
             self._history_read_at = -1e9
             if len(jobs) > 1:
                 for job in jobs:
                     self._commit([job])
-            else:
-                _resolve(jobs[0].future, None, error)
-            return
-        if tx.granted and self.on_granted is not None:
-            self.on_granted(tx.granted)
+                return
+            granted, outcomes = [], [(jobs[0], None, error)]
+        if granted and self.on_granted is not None:
+            try:
+                self.on_granted(granted)
+            except Exception:
+                # Whoever waits for these grants finds them in the store, too.
+                logger.exception("%d grants could not be handed on.", len(granted))
         for job, value, failure in outcomes:
             _resolve(job.future, value, failure)
 
-    def _transaction(self, connection: Connection) -> Transaction:
+    def _attempt(self, jobs: list[_Job]) -> tuple[list[Grant], list[_Outcome]]:
+        """One commit; once more on a connection that had died while it was idle."""
+        try:
+            return self._once(jobs)
+        except _ConnectionLost:
+            # Every transition may be repeated: also if the lost connection did commit it.
+            self.engine.dispose()
+        try:
+            return self._once(jobs)
+        except _ConnectionLost as lost:
+            raise lost.error from None
+
+    def _once(self, jobs: list[_Job]) -> tuple[list[Grant], list[_Outcome]]:
+        with self.engine.connect() as connection:
+            transaction = connection.begin()
+            try:
+                now, found = self._look(connection, jobs)
+                tx = Transaction(
+                    connection,
+                    now=now,
+                    process=self.process,
+                    history=self._known_history(connection),
+                    found=found,
+                )
+                outcomes = _run(jobs, tx)
+                with written_together(connection):
+                    tx.flush()
+                    transaction.commit()
+            except BaseException as error:
+                if was_lost(connection, error):
+                    connection.invalidate()
+                    raise _ConnectionLost(error) from error
+                transaction.rollback()
+                raise
+        return tx.granted, outcomes
+
+    def _look(self, connection: Connection, jobs: Sequence[_Job]) -> tuple[float, Found]:
+        postgresql = connection.dialect.name == "postgresql"
+        queries = sorted({job.query for job in jobs if job.query is not None})
+        requests = sorted({job.request for job in jobs if job.request is not None})
+        reads: list[Read] = [(statements.SETTINGS, {}), (statements.INSTANCES, {})]
+        for statement, ids in ((statements.QUERIES, queries), (statements.REQUESTS, requests)):
+            if ids:
+                reads.append((statement[postgresql], {"ids": ids}))
+        now, (settings, instances, *named) = begin_scheduling(connection, reads)
+        found_queries = named.pop(0) if queries else []
+        found_requests = named.pop(0) if requests else []
+        return now, Found(
+            settings=DispatchSettings(**settings[0]) if settings else DispatchSettings(),
+            instances=instances,
+            queries={row["id"]: row for row in found_queries},
+            requests={**dict.fromkeys(requests), **{row["id"]: row for row in found_requests}},
+        )
+
+    def _known_history(self, connection: Connection) -> dict[tuple[str, str], StageHistory]:
         if time.monotonic() - self._history_read_at > HISTORY_AGE_S:
             rows = connection.execute(select(tables.stage_history))
             self._history = {
@@ -214,7 +276,28 @@ class Store:
                 for stage, database, count, read, written in rows
             }
             self._history_read_at = time.monotonic()
-        return Transaction(connection, now=self.now(), process=self.process, history=self._history)
+        return self._history
+
+
+class _ConnectionLost(Exception):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+_Outcome = tuple[_Job, Any, Exception | None]
+
+
+def _run(jobs: list[_Job], tx: Transaction) -> list[_Outcome]:
+    outcomes: list[_Outcome] = []
+    for job in jobs:
+        try:
+            outcomes.append((job, job.operation(tx), None))
+        except HexprefectError as error:
+            # Guards raise before they change anything: the others' commit stands.
+            outcomes.append((job, None, error))
+    tx.settle()
+    return [(job, job.finally_of(tx, value, error), error) for job, value, error in outcomes]
 
 
 def _resolve(future: Future[Any], value: Any, error: Exception | None) -> None:

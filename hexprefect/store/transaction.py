@@ -7,10 +7,11 @@ has room; `flush` writes. Several transitions of one process may share a transac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, select, text, update
+from sqlalchemy import Connection, Select, func, insert, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from hexprefect.scheduling import (
@@ -24,7 +25,7 @@ from hexprefect.scheduling import (
 )
 from hexprefect.scheduling.prediction import StageHistory
 from hexprefect.scheduling.reappointment import Movable, choose_reappointment
-from hexprefect.store import tables
+from hexprefect.store import statements, tables
 from hexprefect.store.load import InstanceLoad
 from hexprefect.store.values import DispatchSettings, Grant
 
@@ -33,88 +34,17 @@ LOOK_AHEAD = 16
 
 Row = dict[str, Any]
 
-_QUEUE_COLUMNS = (
-    tables.requests.c.id,
-    tables.requests.c.owner,
-    tables.requests.c.instance,
-    tables.requests.c.order_key,
-    tables.requests.c.ready_at,
-    tables.requests.c.kv_tokens,
-    tables.requests.c.passed_over,
-    tables.requests.c.submitted_at,
-    tables.requests.c.attempt,
-    tables.requests.c.budget_s,
-    tables.requests.c.latest_start,
-    tables.requests.c.completion_us,
-    tables.requests.c.input_tokens,
-    tables.requests.c.predicted_output_tokens,
-    tables.requests.c.prefix,
-)
 
-_HEADS = (
-    select(*_QUEUE_COLUMNS)
-    .where(
-        tables.requests.c.instance == bindparam("queue"),
-        tables.requests.c.state == "waiting",
-    )
-    .order_by(tables.requests.c.order_key, tables.requests.c.ready_at, tables.requests.c.id)
-    .limit(bindparam("most"))
-)
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a transaction reads together with taking the lock."""
 
-_ADMIT = (
-    update(tables.requests)
-    .where(tables.requests.c.id == bindparam("key"))
-    .values(
-        state=bindparam("new_state"),
-        attempt=bindparam("new_attempt"),
-        admitted_at=bindparam("at"),
-        started_at=bindparam("start"),
-    )
-)
-
-_PASS_OVER = (
-    update(tables.requests)
-    .where(tables.requests.c.id == bindparam("key"))
-    .values(passed_over=tables.requests.c.passed_over + 1)
-)
-
-_APPOINT = (
-    update(tables.requests)
-    .where(tables.requests.c.id == bindparam("key"))
-    .values(
-        instance=bindparam("new_instance"),
-        completion_us=bindparam("new_completion_us"),
-        latest_start=bindparam("new_latest_start"),
-        order_key=bindparam("new_order_key"),
-    )
-)
-
-_LOAD = (
-    update(tables.instances)
-    .where(tables.instances.c.name == bindparam("key"))
-    .values(
-        state=bindparam("new_state"),
-        reason=bindparam("new_reason"),
-        changed_at=bindparam("new_changed_at"),
-        backlog_us=bindparam("new_backlog_us"),
-        waiting=bindparam("new_waiting"),
-        occupied=bindparam("new_occupied"),
-        reserved_kv_tokens=bindparam("new_reserved_kv_tokens"),
-        held_prefixes=bindparam("new_held_prefixes", type_=tables.instances.c.held_prefixes.type),
-    )
-)
-
-_SETTINGS = (
-    select(
-        tables.alpha_history.c.alpha,
-        tables.alpha_history.c.policy,
-        tables.alpha_history.c.beta,
-    )
-    .order_by(tables.alpha_history.c.id.desc())
-    .limit(1)
-)
-
-_INSTANCES = select(tables.instances).order_by(tables.instances.c.name)
+    settings: DispatchSettings
+    instances: Sequence[Row]
+    queries: Mapping[str, Row]
+    """State, owner and reason of the queries that the submissions name; by id."""
+    requests: Mapping[str, Row | None]
+    """The requests that the transitions name; `None` for one that does not exist."""
 
 
 class Transaction:
@@ -127,6 +57,7 @@ class Transaction:
         now: float,
         process: str,
         history: dict[tuple[str, str], StageHistory],
+        found: Found,
     ) -> None:
         self.connection = connection
         self.now = now
@@ -136,39 +67,58 @@ class Transaction:
         """Requests of this process that run from now on."""
         self.woken: set[str] = set()
         """Other processes, of which a request was admitted."""
-        self._instances: dict[str, InstanceLoad] | None = None
-        self._settings: DispatchSettings | None = None
+        self.settings = found.settings
+        """The newest α, which every dispatch of this transaction uses."""
+        self.instances = _loads(found.instances)
+        """Every instance by name, in ascending order of the name."""
+        self._queries = dict(found.queries)
+        self._requests = dict(found.requests)
         self._touched: set[str] = set()
         self._new: dict[str, Row] = {}
         self._seen: dict[str, Row] = {}
         self._admitted: list[Row] = []
+        self._started_us: dict[str, int] = {}
+        """Work started on each instance that the table does not show yet."""
         self._passed_over: list[Row] = []
         self._appointed: dict[str, Row] = {}
+        self._ended: list[Row] = []
         self._decisions: list[Row] = []
         self._attempts: list[Row] = []
         self._learned: dict[tuple[str, str], StageHistory] = {}
 
     # -- what is read ---------------------------------------------------------------------------
 
-    @property
-    def instances(self) -> dict[str, InstanceLoad]:
-        """Every instance by name, in ascending order of the name."""
-        if self._instances is None:
-            rows = [row._asdict() for row in self.connection.execute(_INSTANCES)]
-            self._instances = {row["name"]: InstanceLoad.from_row(row) for row in rows}
-        return self._instances
+    def read_instances_anew(self) -> None:
+        """After one was added or removed; what was changed in memory must be flushed before."""
+        self.instances = _loads(
+            [row._asdict() for row in self.connection.execute(statements.INSTANCES)]
+        )
 
-    def forget_instances(self) -> None:
-        """Read the instances anew: after one was added or removed."""
-        self._instances = None
+    def query(self, query_id: str) -> Row | None:
+        """State, owner and reason of a query, or `None`."""
+        if query_id not in self._queries:
+            self._look_up(statements.QUERIES, self._queries, query_id)
+        return self._queries.get(query_id)
 
-    @property
-    def settings(self) -> DispatchSettings:
-        """The newest α, which every dispatch of this transaction uses."""
-        if self._settings is None:
-            row = self.connection.execute(_SETTINGS).first()
-            self._settings = DispatchSettings() if row is None else DispatchSettings(*row)
-        return self._settings
+    def request(self, request_id: str) -> Row | None:
+        """A request in the table, as far as ending it needs; or `None` when there is none."""
+        if request_id not in self._requests:
+            self.write_changes()
+            self._requests[request_id] = None
+            self._look_up(statements.REQUESTS, self._requests, request_id)
+        return self._requests[request_id]
+
+    def forget_query(self, query_id: str) -> None:
+        """Its row has changed."""
+        self._queries.pop(query_id, None)
+
+    def forget_queries(self) -> None:
+        """Rows of any of them may have changed."""
+        self._queries.clear()
+
+    def forget_request(self, request_id: str) -> None:
+        """Its row has changed."""
+        self._requests.pop(request_id, None)
 
     # -- what transitions do --------------------------------------------------------------------
 
@@ -249,19 +199,37 @@ class Transaction:
             after = before.after(input_tokens=input_tokens, output_tokens=output_tokens)
             self._learned[key] = self.history[key] = after
 
+    def end_request(self, row: Row, **columns: Any) -> None:
+        """Give a request its result or its error; its state in `row` is the new one."""
+        self._ended.append({"key": row["id"], "new_state": row["state"], "at": self.now, **columns})
+
     def row_of(self, request_id: str) -> Row | None:
-        """The row of a request added in this transaction."""
+        """The row of a request added or opened again in this transaction."""
         return self._seen.get(request_id)
+
+    def reopened(self, row: Row) -> None:
+        """A request that is in the table already waits again; still to be appointed."""
+        self.forget_request(row["id"])
+        self._seen[row["id"]] = row
+
+    def closed(self, request_id: str, state: str) -> None:
+        """A request has ended without a result: what this transaction granted it is void."""
+        self.forget_request(request_id)
+        self.granted = [grant for grant in self.granted if grant.request_id != request_id]
+        if request_id in self._seen:
+            self._seen[request_id]["state"] = state
 
     # -- what follows ---------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Admit, on every instance whose load changed, the requests that it has room for."""
-        for name in sorted(self._touched):
-            load = self.instances.get(name)
-            if load is not None and load.serves:
-                self._admit_on(load)
-                self._take_over(load)
+        touched = [self.instances[name] for name in sorted(self._touched & set(self.instances))]
+        serving = [load for load in touched if load.serves]
+        for load in serving:
+            self._admit_on(load)
+        # Only what still waits, once every queue has used its own room, is taken elsewhere.
+        for load in serving:
+            self._take_over(load)
         self._touched.clear()
 
     def flush(self) -> None:
@@ -270,19 +238,20 @@ class Transaction:
         if self._new:
             run(insert(tables.requests), list(self._new.values()))
             self._new.clear()
-        self._write_appointments_now()
+        self.write_changes()
+        self._started_us.clear()
         for statement, rows in (
-            (_ADMIT, self._admitted),
-            (_PASS_OVER, self._passed_over),
-            (insert(tables.decisions), self._decisions),
-            (insert(tables.attempts), self._attempts),
+            (statements.ADMIT, self._admitted),
+            (statements.PASS_OVER, self._passed_over),
+            (statements.DECIDED, self._decisions),
+            (statements.ATTEMPTED, self._attempts),
         ):
             if rows:
                 run(statement, rows)
                 rows.clear()
-        dirty = [load for load in (self._instances or {}).values() if load.dirty]
+        dirty = [load for load in self.instances.values() if load.dirty]
         if dirty:
-            run(_LOAD, [load.as_update() for load in dirty])
+            run(statements.LOAD, [load.as_update() for load in dirty])
             for load in dirty:
                 load.dirty = False
         if self._learned:
@@ -345,11 +314,23 @@ class Transaction:
             }
         )
 
-    def _write_appointments_now(self) -> None:
-        """Queues are read from the table: what was moved in memory must be there first."""
-        if self._appointed:
-            self.connection.execute(_APPOINT, list(self._appointed.values()))
-            self._appointed.clear()
+    def write_changes(self) -> None:
+        """Write what was changed of stored requests: before they are read from the table."""
+        for statement, rows in (
+            (statements.APPOINT, list(self._appointed.values())),
+            (statements.END, self._ended),
+        ):
+            if rows:
+                self.connection.execute(statement, rows)
+        self._appointed.clear()
+        self._ended.clear()
+
+    def _look_up(
+        self, statement: Mapping[bool, Select[Any]], known: dict[str, Any], key: str
+    ) -> None:
+        postgresql = self.connection.dialect.name == "postgresql"
+        for row in self.connection.execute(statement[postgresql], {"ids": [key]}):
+            known[row.id] = row._asdict()
 
     def _queue(self, load: InstanceLoad, most: int) -> list[Row]:
         """The head of an instance's queue, in order, new requests of this transaction included."""
@@ -360,9 +341,11 @@ class Transaction:
         ]
         if load.waiting <= len(fresh):
             return fresh
-        self._write_appointments_now()
+        self.write_changes()
         gone = {row["key"] for row in self._admitted}
-        stored = self.connection.execute(_HEADS, {"queue": load.name, "most": most + len(gone)})
+        stored = self.connection.execute(
+            statements.HEADS, {"queue": load.name, "most": most + len(gone)}
+        )
         return fresh + [row._asdict() for row in stored if row.id not in gone]
 
     def _admit_on(self, load: InstanceLoad) -> None:
@@ -393,6 +376,7 @@ class Transaction:
                 self._passed_over.append({"key": request_id})
 
     def _start(self, row: Row, load: InstanceLoad) -> None:
+        self.forget_request(row["id"])
         own = row["owner"] == self.process
         started = self.now if own else None
         attempt = row["attempt"] + 1
@@ -409,6 +393,7 @@ class Transaction:
                     "start": started,
                 }
             )
+        self._started_us[load.name] = self._started_us.get(load.name, 0) + row["completion_us"]
         load.waiting -= 1
         load.occupied += 1
         load.reserved_kv_tokens += row["kv_tokens"]
@@ -441,7 +426,7 @@ class Transaction:
             self._move(next(row for row in rows if row["id"] == chosen), load)
 
     def _waiting_elsewhere(self, load: InstanceLoad) -> list[Row]:
-        self._write_appointments_now()
+        self.write_changes()
         request = tables.requests.c
         held = self.connection.execute(
             select(request.instance, func.sum(request.completion_us))
@@ -451,8 +436,10 @@ class Transaction:
         # A running request is half done on average.
         ahead = {name: int(total or 0) // 2 for name, total in held}
         gone = {row["key"] for row in self._admitted}
+        for name, started_us in self._started_us.items():
+            ahead[name] = ahead.get(name, 0) + started_us
         stored = self.connection.execute(
-            select(*_QUEUE_COLUMNS)
+            select(*statements.QUEUE_COLUMNS)
             .where(request.state == "waiting", request.instance != load.name)
             .order_by(request.order_key, request.ready_at, request.id)
             .limit(LOOK_AHEAD + len(gone))
@@ -490,7 +477,7 @@ class Transaction:
         )
         self._enqueue(row, load, completion_s)
         self._record(row["id"], decision, why)
-        self._write_appointments_now()
+        self.write_changes()
         self._start(row, load)
 
     def _write_history(self) -> None:
@@ -516,6 +503,10 @@ class Transaction:
                 for (stage, database), learned in self._learned.items()
             ],
         )
+
+
+def _loads(rows: Sequence[Row]) -> dict[str, InstanceLoad]:
+    return {row["name"]: InstanceLoad.from_row(row) for row in rows}
 
 
 def _size(row: Mapping[str, Any]) -> RequestSize:

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import bindparam, func, null, select, update
 
+from hexprefect.errors import CallerMistake
 from hexprefect.scheduling import Workflow, WorkflowNode, request_budget, single_stage
 from hexprefect.scheduling.prediction import predicted_input_tokens, predicted_output_tokens
 from hexprefect.store import tables
+from hexprefect.store.processes import DIED, enter_process
 from hexprefect.store.transaction import Transaction, grant_of
 from hexprefect.store.values import (
     Grant,
@@ -35,56 +37,6 @@ Row = dict[str, Any]
 _request = tables.requests.c
 
 _FIND = select(tables.requests).where(_request.id == bindparam("key"))
-
-_FIND_IN_QUERY = (
-    select(tables.queries.c.state.label("query_state"), *_request)
-    .select_from(
-        tables.queries.outerjoin(
-            tables.requests,
-            (_request.query_id == tables.queries.c.id) & (_request.id == bindparam("key")),
-        )
-    )
-    .where(tables.queries.c.id == bindparam("query"))
-)
-
-_GUARD = (
-    _request.id == bindparam("key"),
-    _request.owner == bindparam("holder"),
-    _request.attempt == bindparam("number"),
-    _request.state == "running",
-)
-
-_FREED = (
-    _request.query_id,
-    _request.stage,
-    _request.instance,
-    _request.completion_us,
-    _request.kv_tokens,
-    _request.admitted_at,
-    _request.started_at,
-)
-
-_FINISH = (
-    update(tables.requests)
-    .where(*_GUARD)
-    .values(
-        state="finished",
-        ended_at=bindparam("at"),
-        result=bindparam("outcome", type_=tables.requests.c.result.type),
-        error=None,
-        actual_input_tokens=bindparam("read"),
-        actual_output_tokens=bindparam("written"),
-        cached_tokens=bindparam("cached"),
-    )
-    .returning(*_FREED)
-)
-
-_FAIL = (
-    update(tables.requests)
-    .where(*_GUARD)
-    .values(state="failed", ended_at=bindparam("at"), error=bindparam("message"))
-    .returning(*_FREED)
-)
 
 _START = (
     update(tables.requests)
@@ -111,20 +63,13 @@ def submit(tx: Transaction, request: NewRequest) -> Submitted | None:
         What became of a request that was known before and needed nothing, else `None`: the state of
         a new request is known once the transaction has settled, and `submitted` then tells it.
     """
-    if tx.row_of(request.id) is not None:
+    seen = tx.row_of(request.id)
+    if seen is not None and seen["state"] in tables.OPEN_STATES:
         return None
     _check_needs(tx, request)
-    known = tx.connection.execute(
-        _FIND_IN_QUERY, {"key": request.id, "query": request.query_id}
-    ).first()
-    if known is None or known.query_state != "running":
-        raise QueryEnded(
-            f"Query {request.query_id} is not running.",
-            remedy="Register it again before submitting more of its requests.",
-        )
-    if known.id is not None:
-        row = known._asdict()
-        del row["query_state"]
+    _check_query(tx, request.query_id)
+    if tx.request(request.id) is not None:
+        row = _stored(tx, request)
         kept = row["state"] == "finished" and row["result"] is not None
         if kept and row["fingerprint"] == request.fingerprint:
             return _as_submitted(tx, row)
@@ -147,8 +92,9 @@ def submitted(tx: Transaction, request: NewRequest) -> Submitted:
     if grant is not None:
         return Submitted(request.id, "running", grant.instance, tx.settings.alpha, grant)
     row = tx.row_of(request.id)
-    instance = None if row is None else row["instance"]
-    return Submitted(request.id, "waiting", instance, tx.settings.alpha)
+    if row is None:
+        return Submitted(request.id, "waiting", None, tx.settings.alpha)
+    return Submitted(request.id, row["state"], row["instance"], tx.settings.alpha)
 
 
 def start_admitted(tx: Transaction) -> list[Grant]:
@@ -165,24 +111,21 @@ def finish(
     Raises:
         LeaseLost: when the request is not this process's any more; nothing has changed then.
     """
-    parameters = {
-        "key": request_id,
-        "holder": tx.process,
-        "number": attempt,
-        "at": tx.now,
-        "outcome": dict(outcome.result) if outcome.result is not None else None,
-        "read": outcome.input_tokens,
-        "written": outcome.output_tokens,
-        "cached": outcome.cached_tokens,
-    }
-    row = tx.connection.execute(_FINISH, parameters).first()
+    row = _running(tx, request_id, attempt, ends_as="finished")
     if row is None:
-        _check_repeated(tx, request_id, attempt, "finished")
         return
-    _end_attempt(tx, request_id, attempt, row._asdict(), outcome="finished", error=None)
+    tx.end_request(
+        row,
+        outcome=dict(outcome.result) if outcome.result is not None else None,
+        message=None,
+        read=outcome.input_tokens,
+        written=outcome.output_tokens,
+        cached=outcome.cached_tokens,
+    )
+    _end_attempt(tx, request_id, attempt, row, outcome="finished", error=None)
     if outcome.input_tokens is not None and outcome.output_tokens is not None:
         tx.learn(
-            row.stage,
+            row["stage"],
             database,
             input_tokens=outcome.input_tokens,
             output_tokens=outcome.output_tokens,
@@ -195,18 +138,11 @@ def fail(tx: Transaction, *, request_id: str, attempt: int, error: str) -> None:
     Raises:
         LeaseLost: as for `finish`.
     """
-    parameters = {
-        "key": request_id,
-        "holder": tx.process,
-        "number": attempt,
-        "at": tx.now,
-        "message": error,
-    }
-    row = tx.connection.execute(_FAIL, parameters).first()
+    row = _running(tx, request_id, attempt, ends_as="failed")
     if row is None:
-        _check_repeated(tx, request_id, attempt, "failed")
         return
-    _end_attempt(tx, request_id, attempt, row._asdict(), outcome="failed", error=error)
+    tx.end_request(row, outcome=None, message=error, read=None, written=None, cached=None)
+    _end_attempt(tx, request_id, attempt, row, outcome="failed", error=error)
 
 
 def give_back(tx: Transaction, *, request_id: str, attempt: int, why: str) -> None:
@@ -238,6 +174,7 @@ def move(tx: Transaction, row: Row, *, why: str) -> None:
         .values(state="waiting", admitted_at=None, started_at=None)
     )
     row.update(state="waiting", admitted_at=None, started_at=None)
+    tx.forget_request(row["id"])
     tx.appoint(row, why=why, avoid=frozenset({left}) if left else frozenset())
 
 
@@ -264,10 +201,12 @@ def close_open(tx: Transaction, row: Row, *, state: str, outcome: str, error: st
     else:
         tx.withdraw(row["instance"], completion_us=row["completion_us"])
     row["state"] = state
+    tx.closed(row["id"], state)
 
 
 def appoint_unappointed(tx: Transaction) -> int:
     """Dispatch the requests that no instance could take when they came; how many found one."""
+    tx.flush()
     rows = tx.connection.execute(
         select(tables.requests)
         .where(_request.state == "waiting", _request.instance.is_(None))
@@ -278,10 +217,56 @@ def appoint_unappointed(tx: Transaction) -> int:
     )
 
 
+def _stored(tx: Transaction, request: NewRequest) -> Row:
+    row = _find(tx, request.id)
+    assert row is not None
+    if row["query_id"] != request.query_id:
+        raise CallerMistake(
+            f"Request {request.id} belongs to query {row['query_id']}, not {request.query_id}.",
+            remedy="Give each request an id of its own.",
+        )
+    return row
+
+
+def _check_query(tx: Transaction, query_id: str) -> None:
+    """A query belongs to one process: what another left behind, it cannot add to.
+
+    A process that was taken for dead, and whose query nobody has taken up since, goes on with it.
+    """
+    known = tx.query(query_id)
+    if known is not None and known["owner"] == tx.process:
+        if known["state"] == "running":
+            return
+        if known["state"] == "failed" and known["reason"] == DIED:
+            take_up_again(tx, query_id)
+            return
+    if known is not None and known["state"] == "running":
+        raise QueryEnded(
+            f"Query {query_id} runs in another process.",
+            remedy="It was started again there; its answer will be found in the store.",
+        )
+    raise QueryEnded(
+        f"Query {query_id} is not running.",
+        remedy="Register it again before submitting more of its requests.",
+    )
+
+
+def take_up_again(tx: Transaction, query_id: str) -> None:
+    """Make an ended query a running one of this process; what had finished is kept."""
+    enter_process(tx)
+    tx.forget_query(query_id)
+    tx.connection.execute(
+        update(tables.queries)
+        .where(tables.queries.c.id == query_id)
+        .values(state="running", reason=None, ended_at=None, answer=null(), owner=tx.process)
+    )
+
+
 def _check_needs(tx: Transaction, request: NewRequest) -> None:
     """Law 2: dispatched only when all that it needs has finished."""
     if not request.needs:
         return
+    tx.write_changes()
     finished = tx.connection.execute(
         select(func.count())
         .select_from(tables.requests)
@@ -373,13 +358,14 @@ def _reopen(tx: Transaction, request: NewRequest, known: Row) -> None:
         .values(
             **columns,
             passed_over=0,
-            result=None,
+            result=null(),
             actual_input_tokens=None,
             actual_output_tokens=None,
             cached_tokens=None,
         )
     )
     row.update(kept)
+    tx.reopened(row)
     tx.appoint(row, why="submitted again")
 
 
@@ -415,19 +401,22 @@ def _end_attempt(
 
 
 def _find(tx: Transaction, request_id: str) -> Row | None:
+    tx.write_changes()
     row = tx.connection.execute(_FIND, {"key": request_id}).first()
     return None if row is None else row._asdict()
 
 
-def _check_repeated(tx: Transaction, request_id: str, attempt: int, state: str) -> None:
-    row = _find(tx, request_id)
-    if (
-        row is None
-        or row["state"] != state
-        or row["attempt"] != attempt
-        or row["owner"] != tx.process
-    ):
+def _running(tx: Transaction, request_id: str, attempt: int, *, ends_as: str) -> Row | None:
+    """A request that this process runs, marked as ended; `None` when it has ended so already."""
+    row = tx.request(request_id)
+    if row is None or row["owner"] != tx.process or row["attempt"] != attempt:
         raise _lost(request_id)
+    if row["state"] == ends_as:
+        return None
+    if row["state"] != "running":
+        raise _lost(request_id)
+    row["state"] = ends_as
+    return row
 
 
 def _lost(request_id: str) -> LeaseLost:

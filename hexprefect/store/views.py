@@ -96,6 +96,17 @@ def decisions_of(connection: Connection, query_id: str) -> list[Record]:
     return [{**row._asdict(), "record": Decision.from_record(row.record)} for row in rows]
 
 
+def open_request_ids(connection: Connection, process: str) -> frozenset[str]:
+    """The requests that a process has waiting, admitted or running."""
+    rows = connection.execute(
+        select(tables.requests.c.id).where(
+            tables.requests.c.owner == process,
+            tables.requests.c.state.in_(tables.OPEN_STATES),
+        )
+    )
+    return frozenset(rows.scalars())
+
+
 def request_counts(connection: Connection) -> dict[str, int]:
     """How many requests are in each state (law 1: they sum to all that were submitted)."""
     rows = connection.execute(
