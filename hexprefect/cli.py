@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from hexprefect import __version__
-from hexprefect.commands import fleet, queries, store
+from hexprefect.commands import fleet, pools, queries, store
 from hexprefect.commands.ask import ask_command
 from hexprefect.commands.demo import demo_command, up_command
 
@@ -22,6 +22,7 @@ app.command("up")(up_command)
 app.add_typer(queries.app, name="queries")
 app.add_typer(fleet.instances, name="instances")
 app.add_typer(fleet.tenants, name="tenants")
+app.add_typer(pools.app, name="pools")
 app.add_typer(store.app, name="store")
 
 

@@ -26,6 +26,8 @@ class HexprefectSettings(BaseSettings):
     """Whose queries these are, unless the flow says otherwise."""
     slo_s: Annotated[float, Field(gt=0)] = 300.0
     """Seconds from a query's arrival to its deadline, unless the flow says otherwise."""
+    schema_tokens: Annotated[int, Field(ge=200)] = 6000
+    """Estimated tokens of the schema in a prompt; what does not fit is left out and named."""
     tell_prefect: Literal["requests", "queries"] = "requests"
     """How much Prefect is told: every request as a task run, or only the query's flow run."""
     lease_s: Annotated[float, Field(ge=2.0)] = 20.0

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from hexprefect.embedded.folders import Folders
-from hexprefect.embedded.local_fleet import local_fleet
+from hexprefect.embedded.local_fleet import SCHEMA_TOKENS, local_fleet
 from hexprefect.embedded.prefect_server import prefect_server
 from hexprefect.instances.client import InstanceClient
 from hexprefect.instances.endpoint import Endpoint
@@ -76,6 +76,7 @@ async def serving_instances(store_url: str, *, model: str) -> AsyncIterator[tupl
         if answering:
             yield answering
             return
+        os.environ.setdefault("HEXPREFECT_SCHEMA_TOKENS", str(SCHEMA_TOKENS))
         async with local_fleet(model=model) as specs:
             await store.run(lambda tx: _enter(tx, specs))
             try:

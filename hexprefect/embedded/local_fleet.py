@@ -6,17 +6,19 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from hexprefect.instances.local_model import ensure_model_async
 from hexprefect.instances.local_server import LocalServer
 from hexprefect.instances.profiles import default_profile
-from hexprefect.scheduling import Profile
 from hexprefect.store import InstanceSpec
 
 DEFAULT_MODEL = "1.5B"
 CONTEXT_TOKENS = 8192
+
+SCHEMA_TOKENS = 900
+"""Of the schema in a prompt: a processor reads some twenty tokens a second, a GPU thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +41,10 @@ def local_instances(processors: int | None = None) -> tuple[LocalInstance, ...]:
     )
 
 
-def local_profile(threads: int) -> Profile:
-    """What to expect of a local server until it has a history: measured for one and two threads.
-
-    Further threads shorten prefill in proportion; decoding is bound by memory and gains less. The
-    context of a slot limits a request here, not a shared KV memory.
-    """
-    measured = default_profile("local-1-thread" if threads == 1 else "local-2-threads")
-    further = threads / min(threads, 2)
-    return replace(
-        measured,
-        name=f"local-{threads}-threads",
-        input_s_per_token=measured.input_s_per_token / further,
-        output_s_per_token=measured.output_s_per_token / further**0.5,
-        kv_tokens=None,
-    )
+def local_profile_name(model: str, threads: int) -> str:
+    """The measured profile that comes closest: history corrects it after a few requests."""
+    size = "" if model == DEFAULT_MODEL else f"{model.lower()}-"
+    return f"local-{size}1-thread" if threads == 1 else f"local-{size}2-threads"
 
 
 @asynccontextmanager
@@ -86,7 +77,7 @@ async def local_fleet(
                 url=endpoint.url,
                 model=endpoint.model,
                 speaks=endpoint.speaks,
-                profile=local_profile(instance.threads),
+                profile=default_profile(local_profile_name(model, instance.threads)),
                 slots=1,
                 context_tokens=CONTEXT_TOKENS,
             )

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from hexprefect.embedded.children import Child, ChildFailed
 from hexprefect.embedded.folders import Folders
-from hexprefect.embedded.local_fleet import local_fleet
+from hexprefect.embedded.local_fleet import SCHEMA_TOKENS, local_fleet
 from hexprefect.embedded.prefect_server import client_environment, prefect_server
 from hexprefect.errors import CallerMistake
 from hexprefect.store import InstanceSpec, Store, upgrade
-from hexprefect.store.fleet import enter_instance, set_instance_state
+from hexprefect.store.fleet import set_instance_state
 from hexprefect.store.transaction import Transaction
 
 FLOWS_POOL = "text2sql"
@@ -111,6 +111,7 @@ async def embedded_stack(
             **client_environment(folders.prefect_home, api_url),
             "HEXPREFECT_STORE": folders.store_url,
             "HEXPREFECT_STATE": str(folders.state),
+            "HEXPREFECT_SCHEMA_TOKENS": str(SCHEMA_TOKENS),
         }
         running = RunningStack(folders, repository, api_url, environment, instances)
         tell("Creating the work pools, entering the instances, deploying the flows")
@@ -154,28 +155,35 @@ async def _create_pools(running: RunningStack, worker_type: str) -> None:
                 "model": spec.model,
                 "speaks": spec.speaks,
                 "slots": spec.slots,
+                "profile": spec.profile.name,
+                "context_tokens": spec.context_tokens,
             }
             await set_pool_instances(client, spec.pool, [instance])
 
 
 @asynccontextmanager
 async def _entered(running: RunningStack) -> AsyncIterator[None]:
-    """The instances in the store for as long as they run."""
+    """The instances in the store, read from their pools, for as long as they run."""
+    from prefect.client.orchestration import PrefectClient
+
+    from hexprefect.orchestration.fleet_sync import synchronise_fleet
+
     store = await asyncio.to_thread(Store, running.store_url)
     names = [spec.name for spec in running.instances]
 
-    def enter(tx: Transaction) -> None:
-        for spec in running.instances:
-            enter_instance(tx, spec)
-            set_instance_state(tx, spec.name, "alive")
+    def alive(tx: Transaction) -> None:
+        for name in names:
+            set_instance_state(tx, name, "alive")
 
-    def leave(tx: Transaction) -> None:
+    def stopped(tx: Transaction) -> None:
         for name in names:
             set_instance_state(tx, name, "dead", reason=STOPPED)
 
     try:
-        await store.run(enter)
+        async with PrefectClient(running.api_url) as client:
+            await synchronise_fleet(client, store)
+        await store.run(alive)
         yield
     finally:
-        await asyncio.shield(store.run(leave))
+        await asyncio.shield(store.run(stopped))
         await asyncio.to_thread(store.close)

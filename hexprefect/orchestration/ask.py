@@ -109,7 +109,7 @@ async def _answer(asked: Question, query: Query, on_progress: OnProgress | None)
             asked.question,
             database=database,
             complete=completer(query),
-            options=asked.options,
+            options=asked.options or AgentOptions(schema_token_budget=settings().schema_tokens),
             evidence=asked.evidence,
             time_left=query.time_left_s,
             on_progress=tell,

@@ -26,7 +26,7 @@ def spec_of_pool_instance(instance: PoolInstance) -> InstanceSpec:
         slots=instance.slots,
         admission_depth=instance.admission_depth,
         api_key_block=instance.api_key_secret,
-        context_tokens=None,
+        context_tokens=instance.context_tokens,
     )
 
 
@@ -54,7 +54,9 @@ async def synchronise_fleet(client: PrefectClient, store: Store) -> tuple[str, .
         known = tx.connection.execute(
             select(instance.pool).where(instance.pool != "").distinct()
         ).scalars()
-        for pool in sorted({*known.all(), *by_pool}):
+        # A pool that cannot be read is not an empty one: its instances stay as they are.
+        unreadable = {mistake.pool for mistake in mistakes}
+        for pool in sorted({*known.all(), *by_pool} - unreadable):
             members = by_pool.get(pool, [])
             changed += synchronise(tx, map(spec_of_pool_instance, members), pool=pool)
             for member in members:
