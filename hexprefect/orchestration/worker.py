@@ -38,6 +38,7 @@ from hexprefect.orchestration.worker_configuration import HexgenJobConfiguration
 from hexprefect.orchestration.worker_ending import RunEnder
 from hexprefect.orchestration.worker_engine import RunControl, mark_suspended
 from hexprefect.orchestration.worker_events import follow_pool
+from hexprefect.orchestration.worker_fleet import keep_fleet
 from hexprefect.orchestration.worker_flows import FlowCache
 from hexprefect.orchestration.worker_loop import FlowLoop
 from hexprefect.orchestration.worker_recovery import Owner, Recovery
@@ -152,6 +153,7 @@ class HexgenWorker(BaseWorker[HexgenJobConfiguration, BaseVariables, HexgenWorke
             self._flow_loop.watch,
         ):
             self._services.append(asyncio.create_task(service()))
+        self._services.append(asyncio.create_task(keep_fleet(self.client, self._logger)))
 
     async def teardown(self, *exc_info: Any) -> None:
         """Let running flow runs finish for a while, reschedule the rest, and disconnect."""

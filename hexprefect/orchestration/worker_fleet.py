@@ -1,0 +1,55 @@
+"""A worker keeps the store's fleet in step with the work pools, so that nobody has to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from prefect.client.orchestration import PrefectClient
+
+from hexprefect.errors import HexprefectError
+from hexprefect.orchestration.fleet_sync import synchronise_fleet
+from hexprefect.settings import settings
+from hexprefect.store import Store
+from hexprefect.store.upgrade import require_current
+
+Logger = logging.Logger | logging.LoggerAdapter[Any]
+
+EVERY_S = 5.0
+"""How soon a pool that was paused or changed in the UI is heard of."""
+
+
+async def keep_fleet(client: PrefectClient, logger: Logger) -> None:
+    """Read the pools into the store for ever. What is wrong is said once, until it changes."""
+    said = ""
+    store: Store | None = None
+    try:
+        while True:
+            try:
+                if store is None:
+                    store = await asyncio.to_thread(_open_store)
+                changed = await synchronise_fleet(client, store)
+                if changed:
+                    logger.info("The fleet has changed: %s.", ", ".join(changed))
+                said = ""
+            except HexprefectError as error:
+                if str(error) != said:
+                    said = str(error)
+                    logger.warning("%s", said)
+            except Exception:
+                logger.warning("The fleet could not be read; trying again.", exc_info=True)
+            await asyncio.sleep(EVERY_S)
+    finally:
+        if store is not None:
+            await asyncio.to_thread(store.close)
+
+
+def _open_store() -> Store:
+    store = Store(settings().store.get_secret_value())
+    try:
+        require_current(store.engine)
+    except BaseException:
+        store.close()
+        raise
+    return store
