@@ -19,7 +19,7 @@ from hexprefect.text2sql.errors import StatementFailed, StatementRefused
 from hexprefect.text2sql.limits import Limits
 from hexprefect.text2sql.parsing import tokenize
 
-# More for a long run: HEXPREFECT_FUZZ_MUTATIONS=100000 pytest tests/text2sql/test_guard_fuzz.py --timeout 0
+# For a long run: HEXPREFECT_FUZZ_MUTATIONS=100000 pytest PATH_OF_THIS_FILE --timeout 0
 MUTATIONS = int(os.environ.get("HEXPREFECT_FUZZ_MUTATIONS", "1500"))
 HONEST = (
     "SELECT name, city FROM customer WHERE city = 'London' ORDER BY name LIMIT 3",
