@@ -10,9 +10,12 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import logging
 import os
+import sys
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from prefect.settings import PREFECT_API_URL
@@ -21,6 +24,8 @@ from hexprefect.orchestration.prefect_internals import AsyncClientContext
 from hexprefect.orchestration.secrets import resolve_secret
 from hexprefect.queue import QueueOptions, SharedQueue
 from hexprefect.settings import settings
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -33,6 +38,10 @@ class BackgroundLoop:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.pid = os.getpid()
+        # As many as there are synchronous bodies: the loop's own few threads would let leases idle,
+        # and bodies that wait for one another would wait for ever.
+        self.threads = ThreadPoolExecutor(sys.maxsize, thread_name_prefix="hexprefect-llm-task")
+        self._closing = False
         self._queues: dict[str, asyncio.Task[SharedQueue]] = {}
         self._clients: dict[str | None, asyncio.Task[AsyncClientContext]] = {}
         self._thread = threading.Thread(target=self._run, name="hexprefect-loop", daemon=True)
@@ -82,8 +91,10 @@ class BackgroundLoop:
             return
         with contextlib.suppress(Exception):
             self.run(self._close()).result(CLOSE_TIMEOUT_S)
+        self._closing = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(CLOSE_TIMEOUT_S)
+        self.threads.shutdown(wait=False, cancel_futures=True)
 
     async def _close(self) -> None:
         await self.leave_queues()
@@ -93,7 +104,12 @@ class BackgroundLoop:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while not self._closing:
+            try:
+                self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                # Some task's child called `sys.exit`: every other flow run needs this loop.
+                logger.exception("A coroutine asked the process to exit; the loop goes on.")
         self.loop.close()
 
 

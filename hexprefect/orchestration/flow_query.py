@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import Pause, TerminationSignal
 
 from hexprefect.errors import HexprefectError
 from hexprefect.orchestration.background_loop import background_loop
-from hexprefect.orchestration.prefect_internals import FlowRunContext
+from hexprefect.orchestration.prefect_internals import FlowRunContext, get_intent
+from hexprefect.orchestration.worker_engine import RunInterrupted
 from hexprefect.queue import Query
 from hexprefect.scheduling import Workflow
 from hexprefect.store.values import QueryState
@@ -52,8 +54,12 @@ class FlowQuery:
             self._flow_run = flow_run
 
     async def get(self) -> Query:
-        """The registered query."""
-        if self._registering is None:
+        """The registered query.
+
+        Raises:
+            HexprefectError: when it cannot be registered; the next call tries again.
+        """
+        if self._registering is None or _has_failed(self._registering):
             self._registering = asyncio.get_running_loop().create_task(self._register())
         return await asyncio.shield(self._registering)
 
@@ -71,13 +77,18 @@ class FlowQuery:
         await query.end(state, reason=reason, sql=sql, dropped_work=dropped_work, answer=answer)
         self._ended = True
 
-    async def end_with_flow_run(self) -> None:
-        """End it, if the flow has not, by the state that the flow run ended in."""
-        if self._registering is None or self._ended:
+    @property
+    def flow_run_goes_well(self) -> bool:
+        """Whether the flow run, at the end of its flow, has completed; also where there is none."""
+        state = None if self._flow_run is None else self._flow_run.state
+        return state is None or state.is_completed()
+
+    async def end_with_flow_run(self, error: BaseException | None = None) -> None:
+        """End it, if the flow has not, by what was raised or the state the flow run ended in."""
+        registering = self._registering
+        if registering is None or self._ended or _has_failed(registering):
             return
-        if self._registering.done() and self._registering.exception() is not None:
-            return
-        state, reason = _outcome(self._flow_run)
+        state, reason = _outcome(self._flow_run, error)
         if state is not None:
             await self.end(state, reason=reason)
 
@@ -102,20 +113,39 @@ class FlowQuery:
         )
 
 
-def _outcome(flow_run: FlowRun | None) -> tuple[QueryState | None, str | None]:
+def _has_failed(registering: asyncio.Task[Query]) -> bool:
+    return registering.done() and (registering.cancelled() or registering.exception() is not None)
+
+
+def _outcome(
+    flow_run: FlowRun | None, error: BaseException | None
+) -> tuple[QueryState | None, str | None]:
+    """How the query ended; no state where the same query goes on later."""
+    if error is not None:
+        return _outcome_of(error)
     state = None if flow_run is None else flow_run.state
     if state is None or state.is_completed():
         return "answered", None
-    if state.is_running():
-        return "cancelled", "its flow run was interrupted"
     if state.is_cancelled() or state.is_cancelling():
         return "cancelled", "its flow run was cancelled"
     if state.is_failed():
         return "failed", state.message or "its flow run failed"
     if state.is_crashed():
         return "failed", state.message or "its flow run crashed"
-    # Scheduled for a retry, or paused: the same query goes on.
+    # Running or scheduled for a retry, or paused.
     return None, None
+
+
+def _outcome_of(error: BaseException) -> tuple[QueryState | None, str | None]:
+    if isinstance(error, Pause):
+        return None, None
+    if isinstance(error, TerminationSignal):
+        if get_intent() == "cancel":
+            return "cancelled", "its flow run was cancelled"
+        return "failed", "the process of its flow run was terminated"
+    if isinstance(error, asyncio.CancelledError | RunInterrupted):
+        return "cancelled", "its flow run was cancelled"
+    return "failed", f"its flow run ended: {str(error) or type(error).__name__}"
 
 
 class NotInHexgenFlow(HexprefectError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
@@ -13,6 +13,7 @@ from prefect.futures import PrefectConcurrentFuture
 
 from hexprefect.errors import HexprefectError
 from hexprefect.orchestration.background_loop import background_loop
+from hexprefect.orchestration.prefect_internals import raise_if_flow_run_suspension_requested
 
 R = TypeVar("R")
 
@@ -53,7 +54,17 @@ class HexgenFuture(PrefectConcurrentFuture[R]):
             # Shielded: one awaiting coroutine that is cancelled does not cancel the task.
             state: Any = await asyncio.shield(asyncio.wrap_future(self._wrapped_future))
             self._final_state = state
+        raise_if_flow_run_suspension_requested()
         return self._final_state
+
+    @property
+    def state(self) -> State[R]:
+        """The final state once there is one, else what Prefect's server has heard of so far."""
+        done = self._wrapped_future
+        if self._final_state is None and done.done() and done.exception() is None:
+            ended: Any = done.result()
+            self._final_state = ended
+        return super().state
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until the task has ended, or `timeout` seconds."""
@@ -64,6 +75,11 @@ class HexgenFuture(PrefectConcurrentFuture[R]):
         """Block until the task has ended, and return its result."""
         self._refuse_to_deadlock()
         return super().result(timeout=timeout, raise_on_failure=raise_on_failure)
+
+    def _add_prefect_done_callback(self, fn: Callable[[Any], None]) -> None:
+        # What `as_completed`, `wait` and the results of lists of futures block on.
+        self._refuse_to_deadlock()
+        super()._add_prefect_done_callback(fn)
 
     def _refuse_to_deadlock(self) -> None:
         if not self._wrapped_future.done() and background_loop().is_current():

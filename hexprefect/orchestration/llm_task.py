@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
+import uuid
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar, cast, overload
@@ -12,6 +14,7 @@ from prefect.cache_policies import NO_CACHE
 
 from hexprefect.completion import Prompt
 from hexprefect.errors import HexprefectError
+from hexprefect.orchestration.prefect_internals import hash_objects
 from hexprefect.queue import QueuedRequest
 from hexprefect.queue.query import fingerprint_of, size_of
 from hexprefect.scheduling import RequestSize
@@ -40,7 +43,11 @@ class LlmTask(Task[P, R]):
         expected_output_tokens: float | None = None,
         **options: Any,
     ) -> None:
-        options.setdefault("cache_policy", NO_CACHE)
+        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+            raise TypeError(f"LLM task {fn.__name__!r} is a generator: return its result instead.")
+        # The store keeps results for restarts; Prefect keeps them too where it is asked to.
+        if not (options.get("cache_key_fn") or options.get("result_storage_key")):
+            options.setdefault("cache_policy", NO_CACHE)
         super().__init__(fn, **options)
         self.stage = stage
         self.input_tokens = input_tokens
@@ -53,7 +60,7 @@ class LlmTask(Task[P, R]):
             for name in ("stage", "input_tokens", "expected_output_tokens")
         }
         changed: Any = super().with_options(**options)
-        # Prefect builds a plain `Task` whatever the class: it takes every option of its own version.
+        # Prefect builds a plain `Task` whatever the class: it takes all options of its own version.
         changed.__class__ = type(self)
         for name, value in own.items():
             setattr(changed, name, value)
@@ -78,13 +85,15 @@ class LlmTask(Task[P, R]):
         )
 
     def fingerprint(self, parameters: Mapping[str, Any]) -> str:
-        """The same for calls with the same parameters: finds a kept result after a restart."""
-        prompt = prompt_among(parameters)
-        text = f"{self.task_key}:{self.name}:" + (
-            fingerprint_of(prompt)
-            if prompt is not None and len(parameters) == 1
-            else repr(sorted(parameters.items()))
-        )
+        """The same for calls with the same parameters: finds a kept result after a restart.
+
+        By content, as Prefect's own cache keys; parameters that cannot be hashed are like no other.
+        """
+        values = {
+            name: fingerprint_of(value) if isinstance(value, Prompt) else value
+            for name, value in sorted(parameters.items())
+        }
+        text = f"{self.task_key}:{self.name}:{hash_objects(values) or uuid.uuid4()}"
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def branch(self, parameters: Mapping[str, Any]) -> str | None:

@@ -7,24 +7,24 @@ no slot is held while a task waits for others, for its turn, or for its next ret
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import State, TaskRun
-from prefect.states import Cancelled, Pending, Retrying
+from prefect.client.schemas.objects import State
+from prefect.settings import PREFECT_TASKS_REFRESH_CACHE
+from prefect.states import Pending, Retrying
 from prefect.types._datetime import now as prefect_now
 from prefect.utilities.annotations import NotSet
 
+from hexprefect.orchestration.background_loop import background_loop
 from hexprefect.orchestration.llm_task import LlmTask, set_current_request
-from hexprefect.orchestration.prefect_internals import (
-    AsyncTaskRunEngine,
-    call_with_parameters,
-    get_result_store,
-)
+from hexprefect.orchestration.prefect_internals import call_with_parameters, get_result_store
 from hexprefect.orchestration.records import record_of, result_from
+from hexprefect.orchestration.task_engine import HexgenTaskRunEngine
 from hexprefect.queue import Query, QueuedRequest
 from hexprefect.store import LeaseLost
 
@@ -32,30 +32,28 @@ MOST_LOST_LEASES = 2
 
 
 @dataclass
-class LlmTaskRunEngine(AsyncTaskRunEngine[Any, Any]):
+class LlmTaskRunEngine(HexgenTaskRunEngine):
     """One LLM task run."""
 
-    query: Query | None = None
-    needs: tuple[str, ...] = ()
+    get_query: Callable[[], Awaitable[Query]] = field(kw_only=True)
+    needs: tuple[str, ...] = field(default=(), kw_only=True)
     request: QueuedRequest | None = field(default=None, init=False)
+    """What this attempt holds or waits for; `None` between attempts."""
     request_id: str | None = field(default=None, init=False)
-    cancelled: bool = field(default=False, init=False)
 
     # -- the lease ------------------------------------------------------------------------------
 
     async def take_lease(self) -> bool:
         """Submit the request and wait until it may run; whether Prefect was told of a wait."""
-        assert self.query is not None
         task: Any = self.task
         assert isinstance(task, LlmTask)
+        query = await self.get_query()
         parameters = self.parameters or {}
         fingerprint = task.fingerprint(parameters)
         branch = task.branch(parameters)
         if self.request_id is None:
-            self.request_id = self.query.request_id(
-                task.stage, branch=branch, fingerprint=fingerprint
-            )
-        self.request = await self.query.submit(
+            self.request_id = query.request_id(task.stage, branch=branch, fingerprint=fingerprint)
+        self.request = await query.submit(
             task.stage,
             task.size(parameters),
             fingerprint=fingerprint,
@@ -76,16 +74,22 @@ class LlmTaskRunEngine(AsyncTaskRunEngine[Any, Any]):
     async def give_up_lease(self, error: BaseException) -> None:
         """End a failed attempt and free its slot, before anything else is done about it."""
         request, self.request = self.request, None
-        if request is not None and request.grant is not None:
-            try:
-                await request.fail(f"{type(error).__name__}: {error}")
-            except LeaseLost:
-                self.logger.warning("The lease had been given away before the attempt failed.")
+        if request is None or request.reused is not None:
+            return
+        if request.grant is None:
+            request.cancel_soon(f"{type(error).__name__}: {error}")
+            return
+        try:
+            await request.fail(f"{type(error).__name__}: {error}")
+        except LeaseLost:
+            self.logger.warning("The lease had been given away before the attempt failed.")
 
     async def is_cached(self) -> bool:
         """Whether Prefect has the task's result already, and no instance is needed."""
-        policy = self.task.cache_policy
-        if policy in (None, NotSet, NO_CACHE) or self.task.refresh_cache:
+        refresh = self.task.refresh_cache
+        if refresh is None:
+            refresh = PREFECT_TASKS_REFRESH_CACHE.value()
+        if self.task.cache_policy in (NotSet, NO_CACHE) or refresh:
             return False
         key = self.compute_transaction_key()
         return key is not None and await get_result_store().aexists(key)
@@ -94,20 +98,28 @@ class LlmTaskRunEngine(AsyncTaskRunEngine[Any, Any]):
 
     async def begin_run(self) -> None:
         """Wait for an instance in a pending state; Running begins when it takes the request."""
-        if not await self.is_cached():
-            try:
+        try:
+            if not await self.is_cached():
                 await self.take_lease()
-            except Exception as error:
-                # Not a failure of the body: there is nothing to retry, and no Running state.
-                await super().begin_run()
-                await self.fail_without_retry(error)
-                return
+        except Exception as error:
+            # Not a failure of the body: there is nothing to retry, and no Running state.
+            await self.fail_without_retry(error)
+            return
         await super().begin_run()
 
     async def fail_without_retry(self, error: Exception) -> None:
         """The request never ran: end the task run Failed, with that reason."""
         self.retries = self.task.retries
-        await super().handle_exception(error)
+        await self.handle_exception(error)
+
+    async def is_ready(self) -> bool:
+        """As the base class; an attempt that gets no instance ends the task run Failed."""
+        try:
+            await self.wait_until_ready()
+        except Exception as error:
+            await self.fail_without_retry(error)
+            return False
+        return True
 
     async def wait_until_ready(self) -> None:
         """Before a retry: sleep without a lease, then take the next attempt's."""
@@ -126,8 +138,12 @@ class LlmTaskRunEngine(AsyncTaskRunEngine[Any, Any]):
             await self.call_hooks()
 
     async def call_task_fn(self, transaction: Any) -> Any:
-        """Run the body on its instance, or take the kept result of an earlier start."""
+        """Run the body on its instance, or take a result that is there already."""
         if transaction.is_committed():
+            if self.request is not None:
+                # Another run has committed the same result while this one waited.
+                await self.request.cancel("its result was found in Prefect's cache")
+                self.request = None
             return await super().call_task_fn(transaction)
         result = await self.run_body()
         await self.handle_success(result, transaction=transaction)
@@ -136,31 +152,48 @@ class LlmTaskRunEngine(AsyncTaskRunEngine[Any, Any]):
     async def run_body(self) -> Any:
         """The body's result, recorded in the store before Prefect is told."""
         for lost in range(MOST_LOST_LEASES + 1):
+            if self.request is None:
+                # Its lease was lost, or a cached result expired between the look and the use.
+                await self.take_lease()
             request = self.request
             assert request is not None
             if request.reused is not None:
+                self.request = None
                 return result_from(request.reused)
             set_current_request(request)
-            result = await self.call_body()
             try:
-                await request.finish(record_of(result))
+                result = await self.call_body(request)
+                await self.end_attempt(request, result)
             except LeaseLost:
                 self.request = None
                 if lost == MOST_LOST_LEASES:
                     raise
-                await self.take_lease()
                 continue
             return result
         raise AssertionError("unreachable")
 
-    async def call_body(self) -> Any:
+    async def end_attempt(self, request: QueuedRequest, result: Any) -> None:
+        """Free the slot and keep the result; a returned Failed state is a failed attempt."""
+        if isinstance(result, State) and not result.is_completed():
+            await request.fail(f"the task returned {result.name}: {result.message or 'no message'}")
+        else:
+            await request.finish(record_of(result))
+        self.request = None
+
+    async def call_body(self, request: QueuedRequest) -> Any:
         """The task's function; a synchronous one runs in a thread, so that it blocks nobody."""
         parameters = self.parameters or {}
         if self.task.isasync:
             body: Any = call_with_parameters(self.task.fn, parameters)
             return await body
         call = partial(copy_context().run, call_with_parameters, self.task.fn, parameters)
-        return await asyncio.to_thread(call)
+        background = background_loop()
+        try:
+            return await background.loop.run_in_executor(background.threads, call)
+        except asyncio.CancelledError:
+            # The thread cannot be interrupted, but what it waits for can.
+            request.stop_blocking_calls()
+            raise
 
     async def handle_exception(self, exc: Exception) -> None:
         """Free the slot, then let Prefect decide about a retry."""
@@ -173,57 +206,10 @@ class LlmTaskRunEngine(AsyncTaskRunEngine[Any, Any]):
         await super().handle_timeout(exc)
 
     async def handle_crash(self, exc: BaseException) -> None:
-        """Cancelled by its flow run: the request ends, its slot is free, and Prefect sees why."""
+        """Cancelled by its flow run, or worse: the request ends, and its slot is free."""
         if self.request is not None:
-            self.request.cancel_soon("its flow run was cancelled")
+            cancelled = isinstance(exc, asyncio.CancelledError)
+            why = "its flow run was cancelled" if cancelled else f"{type(exc).__name__}: {exc}"
+            self.request.cancel_soon(why)
             self.request = None
-        if not isinstance(exc, asyncio.CancelledError):
-            await super().handle_crash(exc)
-            return
-        self.cancelled = True
-        await self.set_state(Cancelled(message="The flow run was cancelled."), force=True)
-        self._raised = exc
-
-
-async def run_llm_task(
-    task: LlmTask[Any, Any],
-    *,
-    query: Query,
-    task_run: TaskRun,
-    parameters: dict[str, Any],
-    wait_for: Any,
-    needs: tuple[str, ...],
-    last_event: Any = None,
-) -> tuple[State[Any], str | None]:
-    """Run an LLM task to its end; the same loop as Prefect's `run_task_async`.
-
-    Returns:
-        The final state, and the id of its request where there was one.
-    """
-    engine = LlmTaskRunEngine(
-        task=task,
-        parameters=parameters,
-        task_run=task_run,
-        wait_for=wait_for,
-        query=query,
-        needs=needs,
-        _last_event=last_event,
-    )
-    try:
-        async with engine.start(task_run_id=task_run.id):
-            while engine.is_running():
-                try:
-                    await engine.wait_until_ready()
-                except Exception as error:
-                    await engine.fail_without_retry(error)
-                    break
-                async with (
-                    engine.asset_context(),
-                    engine.run_context(),
-                    engine.transaction_context() as transaction,
-                ):
-                    await engine.call_task_fn(transaction)
-    except asyncio.CancelledError:
-        if not engine.cancelled:
-            raise
-    return engine.state, engine.request_id
+        await super().handle_crash(exc)

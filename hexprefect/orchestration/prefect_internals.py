@@ -7,34 +7,36 @@ Written against Prefect 3.9.
 
 from __future__ import annotations
 
+from prefect._flow_run_suspension import raise_if_flow_run_suspension_requested
+from prefect._internal.control_listener import get_intent
 from prefect._internal.uuid7 import uuid7
-from prefect.context import AsyncClientContext, FlowRunContext, TaskRunContext
-from prefect.flow_engine import load_flow_run
+from prefect.context import AsyncClientContext, FlowRunContext
 from prefect.results import get_result_store
 from prefect.task_engine import (
     AsyncTaskRunEngine,
-    run_task_async,
-    run_task_sync,
+    SyncTaskRunEngine,
 )
 from prefect.task_engine import (
     _create_task_run_locally as create_task_run_locally,
 )
 from prefect.utilities.callables import call_with_parameters
-from prefect.utilities.collections import visit_collection
+from prefect.utilities.collections import StopVisiting, visit_collection
 from prefect.utilities.engine import emit_task_run_state_change_event
+from prefect.utilities.hashing import hash_objects
 
 __all__ = [
     "AsyncClientContext",
     "AsyncTaskRunEngine",
     "FlowRunContext",
-    "TaskRunContext",
+    "StopVisiting",
+    "SyncTaskRunEngine",
     "call_with_parameters",
     "create_task_run_locally",
     "emit_task_run_state_change_event",
+    "get_intent",
     "get_result_store",
-    "load_flow_run",
-    "run_task_async",
-    "run_task_sync",
+    "hash_objects",
+    "raise_if_flow_run_suspension_requested",
     "uuid7",
     "visit_collection",
 ]

@@ -7,59 +7,33 @@ import concurrent.futures
 import contextlib
 import sys
 import threading
-import uuid
+import time
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import Context, copy_context
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from prefect import Task
 from prefect.client.schemas.objects import RunInput, State
 from prefect.futures import PrefectFuture
-from prefect.states import Cancelled, Pending
 from prefect.task_runners import TaskRunner
 
 from hexprefect.orchestration.background_loop import background_loop
 from hexprefect.orchestration.flow_query import FlowQuery, QueryDescription
 from hexprefect.orchestration.future import HexgenFuture
-from hexprefect.orchestration.llm_task import LlmTask
-from hexprefect.orchestration.llm_task_engine import run_llm_task
+from hexprefect.orchestration.llm_task import LlmTask, set_current_request
+from hexprefect.orchestration.llm_task_engine import LlmTaskRunEngine
 from hexprefect.orchestration.prefect_internals import (
     AsyncClientContext,
     FlowRunContext,
-    create_task_run_locally,
-    emit_task_run_state_change_event,
-    run_task_async,
-    run_task_sync,
-    uuid7,
-    visit_collection,
 )
+from hexprefect.orchestration.task_engine import HexgenSyncTaskRunEngine, HexgenTaskRunEngine
+from hexprefect.orchestration.task_job import Job
 from hexprefect.scheduling import Workflow
 from hexprefect.settings import settings
 
 CANCEL_TIMEOUT_S = 5.0
 """How long the end of a flow run waits until its cancelled tasks have told Prefect so."""
-
-
-@dataclass(eq=False)
-class _Job:
-    """One submitted task, until it has ended."""
-
-    task: Task[Any, Any]
-    parameters: dict[str, Any]
-    wait_for: Any
-    dependencies: Any
-    task_run_id: uuid.UUID
-    context: Context
-    done: Future[State[Any]]
-    future: HexgenFuture[Any]
-    upstream: tuple[PrefectFuture[Any], ...]
-    task_run: Any = None
-    last_event: Any = None
-    running: asyncio.Task[None] | None = None
-    cancelled: bool = False
-    cancel_event: threading.Event = field(default_factory=threading.Event)
 
 
 class HexgenTaskRunner(TaskRunner[Any]):
@@ -104,8 +78,10 @@ class HexgenTaskRunner(TaskRunner[Any]):
             "workflow": workflow,
         }
         self.flow_query: FlowQuery | None = None
-        self._jobs: set[_Job] = set()
+        self._jobs: dict[Job, None] = {}
+        """In the order of their submission, until they have ended."""
         self._jobs_lock = threading.Lock()
+        self._stopping = False
         self._threads: ThreadPoolExecutor | None = None
 
     @property
@@ -148,36 +124,44 @@ class HexgenTaskRunner(TaskRunner[Any]):
         return self
 
     def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
-        if exc_type is not None:
-            self.cancel_all()
+        goes_well = exc_value is None and (
+            self.flow_query is None or self.flow_query.flow_run_goes_well
+        )
+        # A flow inside an asynchronous task: waiting would stop the loop that it waits for.
         nested = background_loop().is_current()
-        if nested:
-            # A flow inside an asynchronous task: waiting would stop the loop that it waits for.
+        if nested or not goes_well:
             self.cancel_all()
-        else:
-            self._wait_for_jobs(None if exc_type is None else CANCEL_TIMEOUT_S)
+        if not nested:
+            self._wait_for_jobs(None if goes_well else CANCEL_TIMEOUT_S)
         if self.flow_query is not None and self.flow_query.is_registered:
-            ending = background_loop().run(self._end_query(exc_value))
+            ending = background_loop().run(self._end_query(self.flow_query, exc_value))
             if not nested:
                 with contextlib.suppress(concurrent.futures.TimeoutError):
                     ending.result(CANCEL_TIMEOUT_S)
         if self._threads is not None:
-            self._threads.shutdown(wait=exc_type is None, cancel_futures=True)
+            self._threads.shutdown(wait=goes_well and not nested, cancel_futures=True)
             self._threads = None
         super().__exit__(exc_type, exc_value, traceback)
 
     def cancel_all(self) -> None:
-        """Cancel what this flow run has submitted and has not ended.
+        """Cancel what this flow run has submitted and has not ended, and what it submits later.
 
         Prefect's engine also calls this on the flow's template, which runs nothing itself: other
         flow runs of the same process go on.
         """
+        if not self._started:
+            return
         with self._jobs_lock:
-            jobs = list(self._jobs)
-        for job in jobs:
-            job.cancelled = True
-            job.cancel_event.set()
-            background_loop().loop.call_soon_threadsafe(self._cancel_on_loop, job)
+            self._stopping = True
+            # Last submitted first: none is left to be told by the one that it waits for.
+            jobs = [(job, job.started) for job in reversed(self._jobs)]
+            for job, _ in jobs:
+                job.cancel_event.set()
+        for job, started in jobs:
+            if started:
+                background_loop().loop.call_soon_threadsafe(self._cancel_started, job)
+            else:
+                job.end_unstarted()
 
     # -- submitting -----------------------------------------------------------------------------
 
@@ -196,33 +180,21 @@ class HexgenTaskRunner(TaskRunner[Any]):
         if not self._started or self.flow_query is None:
             raise RuntimeError("Task runner is not started")
         flow_context = FlowRunContext.get()
-        if flow_context is not None:
+        if flow_context is not None and flow_context.task_runner is self:
             self.flow_query.belongs_to(flow_context.flow_run)
-        done: Future[State[Any]] = Future()
-        done.set_running_or_notify_cancel()
-        task_run_id = uuid7()
-        wait_for = list(wait_for) if wait_for is not None else None
-        job = _Job(
-            task=task,
-            parameters=parameters,
-            wait_for=wait_for,
-            dependencies=dependencies,
-            task_run_id=task_run_id,
-            context=copy_context(),
-            done=done,
-            future=HexgenFuture(task_run_id=task_run_id, wrapped_future=done),
-            upstream=_futures_in([parameters, wait_for]),
-        )
+        job = Job(task, parameters, wait_for=wait_for, dependencies=dependencies)
+        if isinstance(task, LlmTask) or job.upstream:
+            job.context.run(job.create_task_run)
         with self._jobs_lock:
-            self._jobs.add(job)
-        done.add_done_callback(lambda _: self._forget(job))
+            self._jobs[job] = None
+            if self._stopping:
+                job.cancel_event.set()
+        job.done.add_done_callback(lambda _: self._forget(job))
         self._when_upstream_ended(job)
         return job.future
 
-    def _when_upstream_ended(self, job: _Job) -> None:
+    def _when_upstream_ended(self, job: Job) -> None:
         """Start the job when its upstream futures are final: until then it holds nothing."""
-        if isinstance(job.task, LlmTask) or job.upstream:
-            job.context.run(self._create_task_run, job)
         if not job.upstream:
             self._start(job)
             return
@@ -238,176 +210,106 @@ class HexgenTaskRunner(TaskRunner[Any]):
         for future in job.upstream:
             future.add_done_callback(one_ended)
 
-    def _create_task_run(self, job: _Job) -> None:
-        job.task_run = create_task_run_locally(
-            job.task,
-            job.task_run_id,
-            job.parameters,
-            wait_for=job.wait_for,
-            extra_task_inputs=job.dependencies,
-        )
-        if job.upstream:
-            state: State[Any] = Pending(
-                name="AwaitingUpstream", message="Waiting for upstream tasks."
-            )
-            state.state_details.task_run_id = job.task_run_id
-            state.state_details.flow_run_id = job.task_run.flow_run_id
-            job.task_run.state, job.task_run.state_id = state, state.id
-            job.task_run.state_name = state.name
-        job.last_event = emit_task_run_state_change_event(
-            task_run=job.task_run, initial_state=None, validated_state=job.task_run.state
-        )
-
-    def _start(self, job: _Job) -> None:
-        if job.cancelled:
-            self._end(job, Cancelled(message="The flow run was cancelled."))
+    def _start(self, job: Job) -> None:
+        threads = self._threads
+        with self._jobs_lock:
+            job.started = not job.is_cancelled and threads is not None
+        if not job.started or threads is None:
+            job.end_unstarted()
         elif job.task.isasync or isinstance(job.task, LlmTask):
             background_loop().loop.call_soon_threadsafe(self._start_on_loop, job)
-        elif self._threads is not None:
-            self._threads.submit(job.context.run, self._run_in_thread, job)
         else:
-            self._end(job, Cancelled(message="The flow run had ended."))
+            threads.submit(job.context.run, self._run_in_thread, job)
 
     # -- running --------------------------------------------------------------------------------
 
-    def _start_on_loop(self, job: _Job) -> None:
-        if job.cancelled:
-            self._end(job, Cancelled(message="The flow run was cancelled."))
+    def _start_on_loop(self, job: Job) -> None:
+        if job.is_cancelled:
+            job.end_unstarted()
             return
         job.running = background_loop().loop.create_task(
             self._run_on_loop(job), context=job.context
         )
+        job.running.add_done_callback(partial(self._ended_on_loop, job))
 
-    async def _run_on_loop(self, job: _Job) -> None:
+    def _ended_on_loop(self, job: Job, running: asyncio.Task[None]) -> None:
+        if running.cancelled():
+            # Before its first step.
+            job.end_unstarted()
+
+    async def _run_on_loop(self, job: Job) -> None:
         try:
             # The flow's client belongs to the flow's loop; all jobs share the one of this loop.
             AsyncClientContext.__var__.set(await background_loop().client_context())
+            # A task that an LLM task submitted has no part in its lease.
+            set_current_request(None)
             if isinstance(job.task, LlmTask):
-                state = await self._run_llm_task(job.task, job)
+                state = await self._run_llm_task(job)
             else:
-                ended: Any = await run_task_async(
-                    task=job.task,
-                    task_run_id=job.task_run_id,
-                    task_run=job.task_run,
-                    parameters=job.parameters,
-                    wait_for=job.wait_for,
-                    return_type="state",
-                    dependencies=job.dependencies,
-                )
-                state = ended
-        except asyncio.CancelledError:
-            self._end(job, Cancelled(message="The flow run was cancelled."))
-            raise
+                engine = HexgenTaskRunEngine(**job.engine_arguments())
+                state = await engine.run(job.task_run_id, job.dependencies)
         except BaseException as error:
-            job.done.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
+            if isinstance(error, asyncio.CancelledError) and job.is_cancelled:
+                # Before its engine had begun.
+                job.end_unstarted()
+            else:
+                # Also `SystemExit`: the flow is told, and the loop serves other flow runs, too.
+                job.end_with(error)
         else:
-            self._end(job, state)
+            job.end(state)
 
-    async def _run_llm_task(self, task: LlmTask[Any, Any], job: _Job) -> State[Any]:
+    async def _run_llm_task(self, job: Job) -> State[Any]:
         assert self.flow_query is not None
-        query = await self.flow_query.get()
         needs = tuple(
             future.request_id
             for future in job.upstream
             if isinstance(future, HexgenFuture) and future.request_id is not None
         )
-        state, request_id = await run_llm_task(
-            task,
-            query=query,
-            task_run=job.task_run,
-            parameters=job.parameters,
-            wait_for=job.wait_for,
+        engine = LlmTaskRunEngine(
+            **job.engine_arguments(),
+            get_query=self.flow_query.get,
             needs=tuple(dict.fromkeys(needs)),
-            last_event=job.last_event,
         )
+        state = await engine.run(job.task_run_id)
         if state.is_completed():
-            job.future.request_id = request_id
+            job.future.request_id = engine.request_id
         return state
 
-    def _run_in_thread(self, job: _Job) -> None:
+    def _run_in_thread(self, job: Job) -> None:
+        set_current_request(None)
         try:
-            state: Any = run_task_sync(
-                task=job.task,
-                task_run_id=job.task_run_id,
-                task_run=job.task_run,
-                parameters=job.parameters,
-                wait_for=job.wait_for,
-                return_type="state",
-                dependencies=job.dependencies,
-                context={"cancel_event": job.cancel_event},
-            )
+            engine = HexgenSyncTaskRunEngine(**job.engine_arguments())
+            state = engine.run(job.task_run_id, job.dependencies)
         except BaseException as error:
-            job.done.set_exception(error)
+            job.end_with(error)
         else:
-            self._end(job, state)
+            job.end(state)
 
     # -- ending ---------------------------------------------------------------------------------
 
-    def _end(self, job: _Job, state: State[Any]) -> None:
-        if not job.done.done():
-            job.done.set_result(state)
-
-    def _forget(self, job: _Job) -> None:
+    def _forget(self, job: Job) -> None:
         with self._jobs_lock:
-            self._jobs.discard(job)
+            self._jobs.pop(job, None)
 
-    def _cancel_on_loop(self, job: _Job) -> None:
+    def _cancel_started(self, job: Job) -> None:
+        """On the loop. A thread cannot be interrupted: it has no further attempt."""
         if job.running is not None:
             job.running.cancel()
-        elif not job.upstream and job.task.isasync:
-            self._end(job, Cancelled(message="The flow run was cancelled."))
-        elif job.upstream and not all(_is_final(future) for future in job.upstream):
-            self._report_cancelled(job)
-            self._end(job, Cancelled(message="The flow run was cancelled."))
-
-    def _report_cancelled(self, job: _Job) -> None:
-        """Tell Prefect of a task that waited for upstream tasks and will never start."""
-        if job.task_run is None:
-            return
-        before = job.task_run.state
-        state: State[Any] = Cancelled(message="The flow run was cancelled.")
-        state.state_details.task_run_id = job.task_run_id
-        state.state_details.flow_run_id = job.task_run.flow_run_id
-        job.task_run.state, job.task_run.state_id = state, state.id
-        job.task_run.state_type, job.task_run.state_name = state.type, state.name
-        job.context.run(
-            emit_task_run_state_change_event,
-            task_run=job.task_run,
-            initial_state=before,
-            validated_state=state,
-            follows=job.last_event,
-        )
 
     def _wait_for_jobs(self, timeout_s: float | None) -> None:
-        with self._jobs_lock:
-            waiting = [job.done for job in self._jobs]
-        concurrent.futures.wait(waiting, timeout=timeout_s)
+        """Until all have ended, also those that they submit meanwhile, or the time is over."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self._jobs_lock:
+                waiting = [job.done for job in self._jobs]
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if not waiting or (left_s is not None and left_s <= 0):
+                return
+            concurrent.futures.wait(waiting, timeout=left_s)
 
-    async def _end_query(self, error: BaseException | None) -> None:
-        assert self.flow_query is not None
-        if error is None:
-            await self.flow_query.end_with_flow_run()
-        elif isinstance(error, asyncio.CancelledError):
-            await self.flow_query.end("cancelled", reason="its flow run was cancelled")
-        else:
-            reason = str(error) or type(error).__name__
-            await self.flow_query.end("failed", reason=f"its flow run ended: {reason}")
-
-
-def _futures_in(values: Any) -> tuple[PrefectFuture[Any], ...]:
-    found: list[PrefectFuture[Any]] = []
-
-    def collect(value: Any) -> Any:
-        if isinstance(value, PrefectFuture):
-            found.append(value)
-        return value
-
-    visit_collection(values, visit_fn=collect, return_data=False, max_depth=-1)
-    return tuple(found)
-
-
-def _is_final(future: PrefectFuture[Any]) -> bool:
-    wrapped = getattr(future, "wrapped_future", None)
-    return wrapped is None or wrapped.done()
+    async def _end_query(self, query: FlowQuery, error: BaseException | None) -> None:
+        try:
+            await query.end_with_flow_run(error)
+        except Exception:
+            # The flow run has its own end; the store's upkeep ends the query when we are gone.
+            self.logger.warning("The query could not be ended in the store.", exc_info=True)

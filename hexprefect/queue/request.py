@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
+from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hexprefect.completion import Completion, Prompt
+from hexprefect.errors import HexprefectError
 from hexprefect.instances.errors import InstanceError
-from hexprefect.queue.values import NoInstanceInTime
-from hexprefect.store import Grant, NewRequest, Outcome, Submitted
+from hexprefect.store import Grant, LeaseLost, NewRequest, Outcome, Submitted
 from hexprefect.store import transitions as move_request
 
 if TYPE_CHECKING:
@@ -43,6 +45,9 @@ class QueuedRequest:
         self.output_tokens = 0
         self.cached_tokens = 0
         self.called = False
+        self._blocking: set[Future[Completion]] = set()
+        self._blocking_lock = threading.Lock()
+        self._no_more_blocking = False
 
     @property
     def id(self) -> str:
@@ -71,11 +76,15 @@ class QueuedRequest:
 
         Raises:
             NoInstanceInTime: when patience ends; the request is cancelled then.
+            LeaseLost: when it was ended meanwhile, because this process was taken for dead.
+            QueueClosed: when this process leaves the queue.
         """
         if self.grant is None:
             try:
                 self.grant = await self._queue.wait_for_grant(self._new)
-            except (NoInstanceInTime, asyncio.CancelledError):
+            except LeaseLost:
+                raise
+            except (HexprefectError, asyncio.CancelledError):
                 self._queue.cancel_soon(self.id, why="it was not waited for any longer")
                 raise
             self.instance = self.grant.instance
@@ -118,8 +127,27 @@ class QueuedRequest:
             )
 
     def complete_blocking(self, prompt: Prompt) -> Completion:
-        """`complete`, for a synchronous task body: it runs in a thread of its own."""
-        return self._queue.call_from_thread(self.complete(prompt))
+        """`complete`, for a synchronous task body: it runs in a thread of its own.
+
+        Raises:
+            concurrent.futures.CancelledError: when the task was cancelled or ran out of time.
+        """
+        with self._blocking_lock:
+            if self._no_more_blocking:
+                raise CancelledError("The task that this request belongs to has ended.")
+            call = self._queue.start_from_thread(self.complete(prompt))
+            self._blocking.add(call)
+        try:
+            return call.result()
+        finally:
+            self._blocking.discard(call)
+
+    def stop_blocking_calls(self) -> None:
+        """Cancel what `complete_blocking` waits for: its thread cannot be interrupted itself."""
+        with self._blocking_lock:
+            self._no_more_blocking = True
+            for call in tuple(self._blocking):
+                call.cancel()
 
     async def give_back(self, why: str) -> None:
         """Let another instance have it: running → waiting."""
@@ -154,7 +182,8 @@ class QueuedRequest:
                 attempt=grant.attempt,
                 outcome=outcome,
                 database=self._new.database,
-            )
+            ),
+            about=self.id,
         )
 
     async def fail(self, error: str) -> None:
@@ -163,7 +192,8 @@ class QueuedRequest:
         await self._queue.store.run(
             lambda tx: move_request.fail(
                 tx, request_id=self.id, attempt=grant.attempt, error=error[:2000]
-            )
+            ),
+            about=self.id,
         )
 
     async def cancel(self, why: str) -> None:

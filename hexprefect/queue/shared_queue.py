@@ -11,8 +11,10 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -23,16 +25,18 @@ from hexprefect.queue.query import Query
 from hexprefect.queue.request import QueuedRequest
 from hexprefect.queue.values import (
     NoInstanceInTime,
+    QueueClosed,
     QueueOptions,
     ResolveSecret,
     environment_secret,
 )
 from hexprefect.queue.watch import Watch, watch_for
 from hexprefect.scheduling import Workflow
-from hexprefect.store import Grant, NewQuery, NewRequest, Store, leases
+from hexprefect.store import Grant, LeaseLost, NewQuery, NewRequest, Store, leases
 from hexprefect.store import queries as move_query
 from hexprefect.store import transitions as move_request
 from hexprefect.store.upgrade import require_current
+from hexprefect.store.values import QueryEnded
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +86,14 @@ class SharedQueue:
         Raises:
             StoreNotReady: when the store's tables are missing or of another version.
         """
+        try:
+            await self._join()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def _join(self) -> None:
         await asyncio.to_thread(require_current, self.store.engine)
         self._loop = asyncio.get_running_loop()
         await self.store.run(lambda tx: leases.join(tx, lease_s=self.options.lease_s))
@@ -90,7 +102,6 @@ class SharedQueue:
         self._beating = threading.Thread(target=self._beat, name="hexprefect-beat", daemon=True)
         self._beating.start()
         self.health.start()
-        return self
 
     async def close(self) -> None:
         """Leave the queue: what this process still holds is ended, and its slots go to others."""
@@ -102,8 +113,10 @@ class SharedQueue:
             await asyncio.to_thread(self._beating.join, 5.0)
             with contextlib.suppress(Exception):
                 await self.store.run(leases.leave)
-        for waiting in self._grants.values():
-            waiting.cancel()
+        for request_id, waiting in self._grants.items():
+            if not waiting.done():
+                waiting.set_exception(QueueClosed(f"Request {request_id} was left waiting."))
+                waiting.exception()  # it is no mistake if nobody asks for it
         await asyncio.to_thread(self.store.close)
         if self._own_client:
             await self.client.aclose()
@@ -164,6 +177,9 @@ class SharedQueue:
             raise
         if submitted.grant is not None or submitted.result is not None:
             self.forget(new.id)
+        elif submitted.state not in ("waiting", "admitted", "running"):
+            self.forget(new.id)
+            raise QueryEnded(f"Query {new.query_id} ended while {new.id} was submitted.")
         return QueuedRequest(self, new, submitted)
 
     async def wait_for_grant(self, new: NewRequest) -> Grant:
@@ -171,17 +187,22 @@ class SharedQueue:
 
         Raises:
             NoInstanceInTime: when patience ends.
+            LeaseLost: when it was ended meanwhile, because this process was taken for dead.
         """
         waiting = self.expect(new.id)
         without_instance_s = 0.0
+        slice_s = min(SLICE_S, self.options.outage_patience_s, self.options.lease_s)
         try:
             while True:
-                done, _ = await asyncio.wait({waiting}, timeout=SLICE_S)
+                since = time.monotonic()
+                done, _ = await asyncio.wait({waiting}, timeout=slice_s)
                 if done:
                     return waiting.result()
+                if new.id not in await self.directory.open_requests(since=since):
+                    raise LeaseLost(f"Request {new.id} was ended while it waited.")
                 views = await self.directory.views()
                 serving = [view for view in views.values() if view.state in ("alive", "suspect")]
-                without_instance_s = 0.0 if serving else without_instance_s + SLICE_S
+                without_instance_s = 0.0 if serving else without_instance_s + slice_s
                 if without_instance_s >= self.options.outage_patience_s:
                     raise self._no_instance(new, "no instance is alive")
                 overdue = self.store.now() - new.deadline
@@ -198,10 +219,10 @@ class SharedQueue:
             deadline - self.store.now(),
         )
 
-    def call_from_thread(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the queue's loop and wait for it, in a thread that is another."""
+    def start_from_thread(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the queue's loop, from another thread."""
         assert self._loop is not None, "the queue is not started"
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def cancel_soon(self, request_id: str, *, why: str) -> None:
         """Cancel a request without waiting for it."""

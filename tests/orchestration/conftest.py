@@ -1,10 +1,15 @@
-"""A real Prefect server of our own: free port, own home, one for the whole session."""
+"""A real Prefect server of our own: free port, own home, one for the whole session.
+
+With `HEXPREFECT_TEST_PREFECT_API_URL` a running one is used: its start is most of a short session.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -15,7 +20,17 @@ from pathlib import Path
 import httpx
 import pytest
 from prefect.client.orchestration import PrefectClient, get_client
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+from prefect.settings import (
+    PREFECT_API_URL,
+    PREFECT_HOME,
+    PREFECT_LOGGING_TO_API_ENABLED,
+    temporary_settings,
+)
+
+from hexprefect.orchestration.background_loop import background_loop
+from hexprefect.settings import settings
+from hexprefect.store import Store, upgrade
+from tests.orchestration.bench import Fleet, SeenByPrefect
 
 START_LIMIT_S = 120.0
 # On SQLite the server's writers wait for each other: leave out the services that no test needs.
@@ -40,21 +55,14 @@ class PrefectServer:
 @pytest.fixture(scope="session")
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
     home = tmp_path_factory.mktemp("prefect-home")
+    if running := os.environ.get("HEXPREFECT_TEST_PREFECT_API_URL"):
+        yield PrefectServer(running, _client_environment(home, running))
+        return
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
-    server = PrefectServer(
-        url=f"http://127.0.0.1:{port}/api",
-        environment={
-            **inherited,
-            "PREFECT_HOME": str(home),
-            "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
-            "PREFECT_CLI_PROMPT": "false",
-        },
-    )
+    url = f"http://127.0.0.1:{port}/api"
+    server = PrefectServer(url, _client_environment(home, url))
     without_api = {key: v for key, v in server.environment.items() if key != "PREFECT_API_URL"}
     command = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"]
     with (home / "server.log").open("wb") as log:
@@ -77,6 +85,18 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prefect
             process.wait(timeout=10)
 
 
+def _client_environment(home: Path, url: str) -> dict[str, str]:
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
+    return {
+        **inherited,
+        "PREFECT_HOME": str(home),
+        "PREFECT_API_URL": url,
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
+        "PREFECT_CLI_PROMPT": "false",
+    }
+
+
 def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
@@ -97,3 +117,41 @@ async def prefect_client(prefect_server: PrefectServer) -> AsyncIterator[Prefect
     with temporary_settings({PREFECT_API_URL: prefect_server.url, PREFECT_HOME: home}):
         async with get_client() as client:
             yield client
+
+
+@pytest.fixture
+def seen_by_prefect(prefect_server: PrefectServer) -> Iterator[SeenByPrefect]:
+    """What the session's server knows; flows inside the test use that server."""
+    changed = {
+        PREFECT_API_URL: prefect_server.url,
+        PREFECT_HOME: prefect_server.environment["PREFECT_HOME"],
+        PREFECT_LOGGING_TO_API_ENABLED: False,
+    }
+    with temporary_settings(changed):
+        yield SeenByPrefect(prefect_server.url)
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with its tables and nothing in it, to copy."""
+    path = tmp_path_factory.mktemp("store") / "empty.sqlite"
+    upgrade(f"sqlite:///{path}")
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    return path
+
+
+@pytest.fixture
+def fleet(empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    """A store of the test's own, without instances, which is the default store inside the test."""
+    path = tmp_path / "store.sqlite"
+    shutil.copy(empty_store, path)
+    url = f"sqlite:///{path}"
+    monkeypatch.setenv("HEXPREFECT_STORE", url)
+    settings.cache_clear()
+    fleet = Fleet(Store(url), url)
+    yield fleet
+    background_loop().run(background_loop().leave_queues()).result(30)
+    fleet.stop()
+    settings.cache_clear()
