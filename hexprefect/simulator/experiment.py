@@ -20,6 +20,9 @@ LEAST_QUERIES = 300
 """Queries of a run where no number is given: a shorter trace is gone through again, because with 29
 or 90 queries most of the time the cluster is filling or draining, and overload never builds up."""
 
+SLO_SCALES = tuple(0.5 * step for step in range(2, 41))
+"""Scales of the attainment curves: 1, 1.5, … 20."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
@@ -62,8 +65,13 @@ class Experiment:
     def measure(self) -> Measured:
         """Simulate, and time it."""
         began = time.perf_counter()
-        summary = self.run().summary()
-        return Measured(self, summary, time.perf_counter() - began)
+        outcome = self.run()
+        return Measured(
+            self,
+            outcome.summary(),
+            time.perf_counter() - began,
+            outcome.attainment_curve(SLO_SCALES),
+        )
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,8 @@ class Measured:
     experiment: Experiment
     summary: Summary
     wall_s: float
+    attainment: tuple[float, ...] = ()
+    """Attainment at each of `SLO_SCALES`."""
 
     def as_record(self) -> dict[str, Any]:
         """The record that `hexprefect simulate` prints, plain values in the documented order."""

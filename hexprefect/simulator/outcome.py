@@ -41,6 +41,13 @@ class Outcome:
         self.alone_s.append(alone_s)
         self.slo_s.append(slo_s)
 
+    def attainment_curve(self, scales: Sequence[float]) -> tuple[float, ...]:
+        """Share of queries that ended within each multiple of their duration alone."""
+        scale = np.frombuffer(self.latency_s, dtype=np.float64) / np.frombuffer(
+            self.alone_s, dtype=np.float64
+        )
+        return tuple(float((scale <= each).mean()) for each in scales)
+
     def summary(self) -> Summary:
         """The figures of the record.
 

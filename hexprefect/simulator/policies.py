@@ -142,15 +142,14 @@ POLICIES: dict[str, Policy] = {
         ),
         Policy(
             name="hexprefect",
-            summary="ours: earliest finish with prefix- and batch-aware cost, query-level order",
-            dispatch="normalised",
-            order="remaining",
-            ageing=0.5,
-            depth=16,
+            summary="ours: laxity of the query, depth by slowdown, prefix- and batch-aware cost",
+            alpha=0.2,
+            order="laxity",
+            slowdown=5.0,
             backlog="occupancy",
             prefix_aware=True,
             batch_aware=True,
-            reappoints=True,
+            engine_priority=True,
         ),
     )
 }

@@ -1,0 +1,194 @@
+"""`tune-alpha/hourly`: replay the last window in the simulator, and dispatch by the best α.
+
+Running dispatchers take the newest row of the α history at their next dispatch; nothing is
+restarted. `watch_alpha` tunes only when the window's P95 has worsened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Annotated, Any
+
+import numpy as np
+from prefect import flow
+from prefect.artifacts import acreate_markdown_artifact
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+from pydantic import Field
+
+from hexprefect.errors import CallerMistake, HexprefectError
+from hexprefect.simulator.arrivals import parse_arrivals
+from hexprefect.simulator.experiment import Experiment
+from hexprefect.simulator.policies import named_policy
+from hexprefect.simulator.recorded import NothingRecorded, Window, read_cluster, read_window
+from hexprefect.simulator.tuner import Objective, Point, Tuning, tune
+from hexprefect.store.alpha import set_alpha
+from hexprefect.store.store import Store
+
+MOST_QUERIES = 300
+"""Queries of a window at most: enough for a P95, and seconds of tuning."""
+
+StoreUrl = Annotated[
+    str | None, Field(description="URL of the store; HEXPREFECT_STORE when left out.")
+]
+WindowHours = Annotated[float, Field(gt=0, description="How far the window reaches back.")]
+
+
+@flow(
+    name="tune-alpha",
+    description="Replay the last queries over a grid of α and write the best into the α history.",
+)
+async def tune_alpha(
+    store_url: StoreUrl = None,
+    window_hours: WindowHours = 24.0,
+    objective: Annotated[Objective, Field(description="p95, attainment or mean.")] = "p95",
+    dry_run: Annotated[bool, Field(description="Choose, but write nothing.")] = False,
+) -> State[dict[str, Any]]:
+    """Tune α on a window of the store.
+
+    Returns:
+        Completed with the choice and the curve. Completed with the name `NothingToTune` when the
+        window is too small, or round-robin was better than every α; then nothing is written.
+    """
+    try:
+        url = _store_url(store_url)
+        store = Store(url)
+    except HexprefectError as mistake:
+        return Failed(message=str(mistake))
+    try:
+        since = time.time() - 3600 * window_hours
+        try:
+            window, tuning = await asyncio.to_thread(_tune, store, since, objective)
+        except NothingRecorded as nothing:
+            return Completed(name="NothingToTune", message=str(nothing), data={"tuned": False})
+        record = {"tuned": False, "queries": len(window.queries), **tuning.as_record()}
+        await acreate_markdown_artifact(
+            curve_markdown(window, tuning),
+            key="alpha-curve",
+            description=f"P95 over α on the last {len(window.queries)} queries.",
+        )
+        if not tuning.policy.tunes_alpha:
+            return Completed(
+                name="NothingToTune",
+                message="Round-robin was better than every α on this window; α stays.",
+                data=record,
+            )
+        if not dry_run:
+            await store.run(
+                lambda tx: set_alpha(
+                    tx,
+                    tuning.policy.alpha,
+                    reason=f"tuned for {objective} on {len(window.queries)} queries",
+                    evidence=tuning.as_record(),
+                )
+            )
+        record["tuned"] = not dry_run
+        return Completed(message=f"α = {tuning.policy.alpha:g}", data=record)
+    finally:
+        await asyncio.to_thread(store.close)
+
+
+@flow(
+    name="watch-alpha",
+    description="Tune α when the P95 of the last window is worse than that of the one before.",
+)
+async def watch_alpha(
+    store_url: StoreUrl = None,
+    window_hours: WindowHours = 1.0,
+    worse_by: Annotated[
+        float, Field(gt=0, description="Relative worsening that triggers tuning.")
+    ] = 0.2,
+) -> State[dict[str, Any]]:
+    """Compare two windows of finished queries, and run `tune-alpha` when the newer is worse."""
+    try:
+        store = Store(_store_url(store_url))
+    except HexprefectError as mistake:
+        return Failed(message=str(mistake))
+    try:
+        now = time.time()
+        before, after = await asyncio.to_thread(_two_windows, store, now, 3600 * window_hours)
+    except NothingRecorded as nothing:
+        return Completed(name="NothingToCompare", message=str(nothing), data={"tuned": False})
+    finally:
+        await asyncio.to_thread(store.close)
+    if not worsened(before, after, worse_by=worse_by):
+        return Completed(message="The P95 has not worsened.", data={"tuned": False})
+    state: Any = await tune_alpha(
+        store_url=store_url, window_hours=2 * window_hours, return_state=True
+    )
+    return Completed(
+        message=f"The P95 has worsened: {state.message}",
+        data=await state.aresult(raise_on_failure=False),
+    )
+
+
+def worsened(before: Window, after: Window, *, worse_by: float) -> bool:
+    """Whether the newer window's P95 is worse than the older one's by more than a fraction."""
+    return p95(after) > (1.0 + worse_by) * p95(before)
+
+
+def p95(window: Window) -> float:
+    """95th percentile of the latencies that queries really had, in seconds."""
+    return float(np.percentile(window.latency_s, 95))
+
+
+def curve_markdown(window: Window, tuning: Tuning) -> str:
+    """The curve of α as a table, the choice marked."""
+
+    def line(point: Point) -> str:
+        alpha = f"{point.policy.alpha:g}" if point.policy.tunes_alpha else "round-robin"
+        mark = " ← chosen" if point == tuning.best else ""
+        return (
+            f"| {alpha}{mark} | {point.p95_s:.2f} | {point.mean_s:.2f} | "
+            f"{100 * point.slo_attainment:.1f} % |"
+        )
+
+    points = sorted(tuning.points, key=lambda point: (point.policy.tunes_alpha, point.policy.alpha))
+    return "\n".join(
+        [
+            f"{len(window.queries)} queries at {window.rate:.3g} a second, replayed.",
+            "",
+            "| α | P95 s | mean s | SLO attainment |",
+            "| --- | --- | --- | --- |",
+            *map(line, points),
+        ]
+    )
+
+
+def _tune(store: Store, since: float, objective: Objective) -> tuple[Window, Tuning]:
+    window = store.read(lambda c: read_window(c, since=since, most=MOST_QUERIES))
+    cluster = store.read(read_cluster)
+    experiment = Experiment(
+        trace="recorded",
+        queries=window.queries,
+        cluster=cluster,
+        policy=named_policy("hexprefect"),
+        rate=window.rate,
+        arrivals=parse_arrivals("recorded"),
+    )
+    # Recorded arrivals are the same for every seed.
+    return window, tune(experiment, objective=objective, seeds=(0,))
+
+
+def _two_windows(store: Store, now: float, seconds: float) -> tuple[Window, Window]:
+    def look(since: float, until: float) -> Window:
+        whole = store.read(lambda c: read_window(c, since=since))
+        kept = [
+            (query, latency)
+            for query, latency in zip(whole.queries, whole.latency_s, strict=True)
+            if (query.arrived_at or 0.0) < until
+        ]
+        if len(kept) < 2:
+            raise NothingRecorded("there are no two windows of answered queries to compare")
+        return Window(tuple(q for q, _ in kept), tuple(x for _, x in kept), whole.rate)
+
+    return look(now - 2 * seconds, now - seconds), look(now - seconds, now)
+
+
+def _store_url(url: str | None) -> str:
+    found = url or os.environ.get("HEXPREFECT_STORE")
+    if not found:
+        raise CallerMistake("No store is named.", remedy="Pass store_url or set HEXPREFECT_STORE.")
+    return found

@@ -1,0 +1,161 @@
+"""Recorded history: what the running system did, as a workload, a cluster and decisions to replay.
+
+The store's tables are read by name, not through the store's code: the simulator knows scheduling
+alone. The columns read here are those of the store's first migration.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from hexprefect.errors import HexprefectError
+from hexprefect.scheduling import Decision, Profile
+from hexprefect.simulator.cluster import Cluster, Instance
+from hexprefect.simulator.engine import EngineOptions
+from hexprefect.simulator.workload import Call, Query
+
+_QUERIES = text(
+    'SELECT id, tenant, "database", slo_s, arrived_at, ended_at FROM queries '
+    "WHERE state = 'answered' AND arrived_at >= :since AND ended_at IS NOT NULL "
+    "ORDER BY arrived_at, id LIMIT :most"
+)
+_REQUESTS = text(
+    "SELECT r.id, r.query_id, r.stage, r.needs, r.input_tokens, r.actual_input_tokens, "
+    "r.actual_output_tokens, r.prefix, r.ready_at FROM requests r "
+    "JOIN queries q ON q.id = r.query_id "
+    "WHERE q.state = 'answered' AND q.arrived_at >= :since AND r.state = 'finished' "
+    "ORDER BY r.ready_at, r.id"
+)
+_INSTANCES = text(
+    "SELECT name, profile, slots, admission_depth FROM instances WHERE state <> 'dead' "
+    "ORDER BY name"
+)
+
+
+class NothingRecorded(HexprefectError):
+    """The store holds no finished query, or no instance, in the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of what really happened."""
+
+    queries: tuple[Query, ...]
+    """In order of arrival, each with its moment and its SLO."""
+    latency_s: tuple[float, ...]
+    """How long each really took."""
+    rate: float
+    """Queries a second, from the first arrival to the last."""
+
+
+def read_window(connection: Connection, *, since: float = 0.0, most: int = 1000) -> Window:
+    """The answered queries that arrived since a moment (seconds since the epoch).
+
+    Raises:
+        NothingRecorded: when there are fewer than two.
+    """
+    queries = connection.execute(_QUERIES, {"since": since, "most": most}).mappings()
+    requests = connection.execute(_REQUESTS, {"since": since}).mappings()
+    return window_from_rows(
+        [{**row} for row in queries],
+        [{**row} for row in requests],
+    )
+
+
+def window_from_rows(
+    queries: Sequence[Mapping[str, Any]], requests: Iterable[Mapping[str, Any]]
+) -> Window:
+    """A window from rows of the tables `queries` and `requests`.
+
+    Requests that a query has without needs among its other requests are its first; needs on
+    requests that are not in the rows (they failed, or belong to an earlier run) are left out.
+
+    Raises:
+        NothingRecorded: when fewer than two queries have a finished request.
+    """
+    of_query: dict[str, list[Mapping[str, Any]]] = {}
+    for row in requests:
+        of_query.setdefault(row["query_id"], []).append(row)
+    recorded: list[Query] = []
+    latencies: list[float] = []
+    for row in queries:
+        rows = of_query.get(row["id"], [])
+        calls = _calls(rows)
+        if not calls:
+            continue
+        recorded.append(
+            Query(
+                calls=calls,
+                tenant=row["tenant"],
+                database=row["database"],
+                arrived_at=row["arrived_at"],
+                slo_s=row["slo_s"],
+            )
+        )
+        latencies.append(row["ended_at"] - row["arrived_at"])
+    if len(recorded) < 2:
+        raise NothingRecorded(
+            f"the window holds {len(recorded)} answered queries; tuning needs at least 2.",
+            remedy="Choose a longer window, or ask some questions first.",
+        )
+    first, last = recorded[0].arrived_at or 0.0, recorded[-1].arrived_at or 0.0
+    rate = (len(recorded) - 1) / (last - first) if last > first else float(len(recorded))
+    return Window(tuple(recorded), tuple(latencies), rate)
+
+
+def _calls(rows: Sequence[Mapping[str, Any]]) -> tuple[Call, ...]:
+    place: dict[str, int] = {}
+    calls: list[Call] = []
+    for row in rows:
+        needs = tuple(sorted({place[need] for need in _json(row["needs"]) if need in place}))
+        place[row["id"]] = len(calls)
+        input_tokens = max(1, row["actual_input_tokens"] or row["input_tokens"])
+        prefix = tuple((str(key), int(tokens)) for key, tokens in _json(row["prefix"]))
+        if sum(tokens for _, tokens in prefix) > input_tokens:
+            prefix = ()
+        calls.append(
+            Call(row["stage"], input_tokens, row["actual_output_tokens"] or 0, needs, prefix)
+        )
+    return tuple(calls)
+
+
+def read_cluster(connection: Connection) -> Cluster:
+    """The instances of the store, with their profiles as they are now.
+
+    Raises:
+        NothingRecorded: when there is none.
+    """
+    rows = connection.execute(_INSTANCES).mappings().all()
+    if not rows:
+        raise NothingRecorded("the store knows no instance", remedy="Add one, then tune.")
+    return Cluster(
+        "recorded",
+        tuple(
+            Instance(
+                row["name"],
+                Profile(**_json(row["profile"])),
+                EngineOptions(slots=min(row["slots"], row["admission_depth"] or row["slots"])),
+            )
+            for row in rows
+        ),
+    )
+
+
+def _json(value: Any) -> Any:
+    # Raw statements give JSON columns as text on SQLite and as values on PostgreSQL.
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def changed_decisions(records: Iterable[Mapping[str, Any]]) -> list[int]:
+    """Replay a decision log: positions of the appointments that come out otherwise (law 7)."""
+    changed = []
+    for position, record in enumerate(records):
+        decision = Decision.from_record(record)
+        if decision.replayed() != decision.instance:
+            changed.append(position)
+    return changed
