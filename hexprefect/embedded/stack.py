@@ -115,8 +115,8 @@ async def embedded_stack(
         }
         running = RunningStack(folders, repository, api_url, environment, instances)
         tell("Creating the work pools, entering the instances, deploying the flows")
-        await _create_pools(running, worker_type)
-        await stack.enter_async_context(_entered(running))
+        await create_pools(running, worker_type)
+        await stack.enter_async_context(entered(running))
         await running.prefect("deploy", "--all")
         tell("Starting the worker")
         worker = Child(
@@ -133,7 +133,7 @@ async def embedded_stack(
         yield running
 
 
-async def _create_pools(running: RunningStack, worker_type: str) -> None:
+async def create_pools(running: RunningStack, worker_type: str) -> None:
     """The pool of the flows, and one for each instance, described in it as the fleet is read."""
     from prefect.client.orchestration import PrefectClient
     from prefect.client.schemas.actions import WorkPoolCreate
@@ -162,7 +162,7 @@ async def _create_pools(running: RunningStack, worker_type: str) -> None:
 
 
 @asynccontextmanager
-async def _entered(running: RunningStack) -> AsyncIterator[None]:
+async def entered(running: RunningStack) -> AsyncIterator[None]:
     """The instances in the store, read from their pools, for as long as they run."""
     from prefect.client.orchestration import PrefectClient
 

@@ -1,0 +1,205 @@
+"""`prefect.yaml` deploys with Prefect's own commands, and both deployments run on both workers.
+
+A real Prefect server, a real worker process, real flows and a real database; the two instances are
+emulated servers that write SQL for the questions of this test.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+
+from hexprefect.embedded.children import Child
+from hexprefect.embedded.folders import Folders
+from hexprefect.embedded.prefect_server import client_environment, prefect_server
+from hexprefect.embedded.stack import RunningStack, create_pools, entered, find_repository
+from hexprefect.instances.emulator import Computed, Emulator, Generation
+from hexprefect.instances.profiles import default_profile
+from hexprefect.store import InstanceSpec, Store, check_laws, upgrade
+from hexprefect.store.views import query_record
+
+RUN_TIMEOUT_S = 240.0
+FLOW_RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def sql_writer(generation: Generation) -> str:
+    """What a model would say to the questions that are asked here."""
+    prompt = generation.text
+    if "JSON object" in prompt.rsplit("Question:", 1)[-1]:
+        return '{"tables": ["customer"], "columns": ["customer.id"], "values": []}'
+    if "most expensive" in prompt.rsplit("Question:", 1)[-1]:
+        return "```sql\nSELECT name, price FROM product ORDER BY price DESC, id LIMIT 1\n```"
+    if "no such thing" in prompt.rsplit("Question:", 1)[-1]:
+        return "```sql\nSELECT nothing FROM nowhere\n```"
+    return "```sql\nSELECT COUNT(*) FROM customer\n```"
+
+
+@asynccontextmanager
+async def running_stack(state: Path, worker_type: str) -> AsyncIterator[RunningStack]:
+    """As the embedded stack, with emulated instances instead of local models."""
+    folders = Folders(state)
+    async with AsyncExitStack() as stack:
+        upgrade(folders.store_url)
+        specs = []
+        for name, scale in (("emulated-fast", 400.0), ("emulated-slow", 100.0)):
+            endpoint = await stack.enter_async_context(
+                Emulator.serve(
+                    profile="a100", name=name, time_scale=scale, content=Computed(sql_writer)
+                )
+            )
+            specs.append(
+                InstanceSpec(
+                    name=name,
+                    pool=name,
+                    url=endpoint.url,
+                    model=endpoint.model,
+                    speaks="vllm",
+                    profile=default_profile("a100"),
+                    slots=2,
+                )
+            )
+        api_url = await stack.enter_async_context(
+            prefect_server(folders.prefect_home, folders.logs)
+        )
+        environment = {
+            **client_environment(folders.prefect_home, api_url),
+            "HEXPREFECT_STORE": folders.store_url,
+            "HEXPREFECT_STATE": str(folders.state),
+        }
+        running = RunningStack(folders, find_repository(), api_url, environment, tuple(specs))
+        await create_pools(running, worker_type)
+        await stack.enter_async_context(entered(running))
+        await running.prefect("deploy", "--all")
+        worker = Child(
+            "worker",
+            [
+                *(sys.executable, "-m", "prefect", "worker", "start"),
+                *("--pool", "text2sql", "--type", worker_type, "--name", "test"),
+            ],
+            environment={**environment, "PREFECT_WORKER_QUERY_SECONDS": "1"},
+            log_folder=folders.logs,
+            working_folder=running.repository,
+        )
+        await stack.enter_async_context(worker)
+        yield running
+
+
+async def run_deployment(stack: RunningStack, name: str, **parameters: Any) -> str:
+    """Through Prefect's own command; returns the flow run's id. A failed run is for the caller."""
+    arguments = [
+        part for key, value in parameters.items() for part in ("-p", f"{key}={json.dumps(value)}")
+    ]
+    said = await stack.prefect(
+        "deployment", "run", name, *arguments, "--watch", timeout_s=RUN_TIMEOUT_S
+    )
+    found = FLOW_RUN_ID.search(said)
+    assert found is not None, said
+    return found.group()
+
+
+async def artifacts_of(stack: RunningStack, flow_run_id: str) -> dict[str, list[Any]]:
+    """The data of a flow run's artifacts by their type."""
+    async with PrefectClient(stack.api_url) as client:
+        found = await client.read_artifacts(
+            artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run_id]))
+        )
+    by_type: dict[str, list[Any]] = {}
+    for artifact in found:
+        by_type.setdefault(str(artifact.type), []).append(artifact.data)
+    return by_type
+
+
+@pytest.mark.parametrize("worker_type", ["hexgen", "process"])
+@pytest.mark.timeout(600)
+async def test_both_deployments_run_to_their_end(worker_type: str, tmp_path: Path) -> None:
+    async with running_stack(tmp_path, worker_type) as stack:
+        question = "How many customers do we have?"
+        asked = await run_deployment(
+            stack, "text2sql/ask", question=question, database="demo", slo_s=120
+        )
+        reported = await run_deployment(stack, "sql-report/nightly")
+
+        async with PrefectClient(stack.api_url) as client:
+            ask_run = await client.read_flow_run(asked)
+            report_run = await client.read_flow_run(reported)
+        assert ask_run.state is not None
+        assert ask_run.state.is_completed()
+        assert ask_run.name == question
+        assert {"tenant:default", "database:demo"} <= set(ask_run.tags)
+        assert report_run.state is not None
+        assert report_run.state.is_completed()
+        assert report_run.state.name == "Completed", report_run.state.message
+
+        store = Store(stack.store_url)
+        try:
+            record = store.read(lambda connection: query_record(connection, asked))
+            answer = record["answer"]
+            assert answer["rows"] == [[400]]
+            assert answer["met_slo"] is True
+            assert {stage["state"] for stage in answer["stages"]} == {"finished"}
+            assert {request["instance"] for request in record["requests"]} <= {
+                "emulated-fast",
+                "emulated-slow",
+            }
+            now = store.now()
+            assert store.read(lambda connection: check_laws(connection, now=now)) == []
+        finally:
+            store.close()
+
+        shown = await artifacts_of(stack, asked)
+        assert "SELECT COUNT(*) FROM customer" in shown["markdown"][0]
+        assert any("400" in str(table) for table in shown["table"])
+        assert shown["progress"] == [100.0]
+        report = await artifacts_of(stack, reported)
+        assert "The most expensive product" in report["markdown"][0]
+        assert "Partial" not in report["markdown"][0]
+
+
+@pytest.mark.timeout(600)
+async def test_failures_say_why(tmp_path: Path) -> None:
+    report = tmp_path / "broken.yaml"
+    report.write_text(
+        "title: One of three is broken\n"
+        "database: demo\n"
+        "items:\n"
+        "  - {title: Good, question: How many customers do we have?}\n"
+        "  - {title: Broken, sql: DROP TABLE customer}\n"
+        "  - {title: Pinned, sql: SELECT COUNT(*) FROM city}\n",
+        encoding="utf-8",
+    )
+    async with running_stack(tmp_path / "state", "hexgen") as stack:
+        partial = await run_deployment(stack, "sql-report/nightly", report=str(report))
+        async with PrefectClient(stack.api_url) as client:
+            partial_run = await client.read_flow_run(partial)
+            deployment = await client.read_deployment_by_name("text2sql/ask")
+            failed = await client.create_flow_run_from_deployment(
+                deployment.id,
+                parameters={"question": "Is there no such thing?", "database": "demo"},
+            )
+            state = await wait_for_final_state(client, failed.id)
+        assert partial_run.state is not None
+        assert partial_run.state.name == "Partial"
+        assert partial_run.state.message == "1 of 3 items failed: Broken"
+        assert state.is_failed()
+        assert state.message
+        assert "Traceback" not in state.message
+
+
+async def wait_for_final_state(client: PrefectClient, flow_run_id: Any) -> Any:
+    import asyncio
+
+    async with asyncio.timeout(RUN_TIMEOUT_S):
+        while True:
+            state = (await client.read_flow_run(flow_run_id)).state
+            if state is not None and state.is_final():
+                return state
+            await asyncio.sleep(0.5)
