@@ -8,6 +8,7 @@ from hexprefect import __version__
 from hexprefect.commands import fleet, pools, queries, store
 from hexprefect.commands.ask import ask_command
 from hexprefect.commands.demo import demo_command, up_command
+from hexprefect.simulator.command_line import reproduce, simulate, tune
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,11 +20,26 @@ app = typer.Typer(
 app.command("ask")(ask_command)
 app.command("demo")(demo_command)
 app.command("up")(up_command)
+app.command("simulate")(simulate)
+app.command("tune")(tune)
+app.command("reproduce")(reproduce)
 app.add_typer(queries.app, name="queries")
 app.add_typer(fleet.instances, name="instances")
 app.add_typer(fleet.tenants, name="tenants")
 app.add_typer(pools.app, name="pools")
 app.add_typer(store.app, name="store")
+
+
+@app.command(
+    "emulate",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def emulate(context: typer.Context) -> None:
+    """Run emulated vLLM instances, for tests and trials without GPUs. See `emulate --help`."""
+    from hexprefect.instances.emulator.__main__ import main as serve
+
+    raise typer.Exit(serve(context.args))
 
 
 @app.command("version")

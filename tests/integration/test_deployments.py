@@ -171,7 +171,7 @@ async def test_failures_say_why(tmp_path: Path) -> None:
         "title: One of three is broken\n"
         "database: demo\n"
         "items:\n"
-        "  - {title: Good, question: How many customers do we have?}\n"
+        "  - {title: Good, question: 'How many customers do we have?'}\n"
         "  - {title: Broken, sql: DROP TABLE customer}\n"
         "  - {title: Pinned, sql: SELECT COUNT(*) FROM city}\n",
         encoding="utf-8",
