@@ -7,7 +7,6 @@ stops anybody's requests. Shared queues (one a store) and Prefect clients (one a
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
 import contextlib
 import logging
@@ -129,5 +128,8 @@ def background_loop() -> BackgroundLoop:
     with _creating:
         if _current is None or _current.pid != os.getpid() or _current.loop.is_closed():
             _current = BackgroundLoop()
-            atexit.register(_current.close)
+            # Earlier than `atexit`, by which time nothing may be handed to threads any more: this
+            # process could not leave its queues, and others would wait until its leases expire.
+            register: Any = threading._register_atexit  # type: ignore[attr-defined]
+            register(_current.close)
         return _current

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.objects import State, TaskRun
 from prefect.futures import PrefectConcurrentFuture
 
 from hexprefect.errors import HexprefectError
@@ -34,6 +34,8 @@ class HexgenFuture(PrefectConcurrentFuture[R]):
         super().__init__(task_run_id=task_run_id, wrapped_future=wrapped_future)
         self.request_id: str | None = None
         """Id of the LLM request in the store, once it has finished."""
+        self.task_run: TaskRun | None = None
+        """As this process knows it: newer than what Prefect's server has heard of."""
 
     def __await__(self) -> Generator[Any, None, R]:
         return self.aresult().__await__()
@@ -59,11 +61,13 @@ class HexgenFuture(PrefectConcurrentFuture[R]):
 
     @property
     def state(self) -> State[R]:
-        """The final state once there is one, else what Prefect's server has heard of so far."""
+        """The state now, without asking Prefect's server, which hears of it later."""
         done = self._wrapped_future
         if self._final_state is None and done.done() and done.exception() is None:
             ended: Any = done.result()
             self._final_state = ended
+        if self._final_state is None and self.task_run is not None and self.task_run.state:
+            return self.task_run.state
         return super().state
 
     def wait(self, timeout: float | None = None) -> None:

@@ -59,6 +59,9 @@ class LlmTask(Task[P, R]):
             name: options.pop(name, getattr(self, name))
             for name in ("stage", "input_tokens", "expected_output_tokens")
         }
+        if options.get("result_storage_key") and self.cache_policy == NO_CACHE:
+            # With NO_CACHE, Prefect would ignore the key.
+            options.setdefault("cache_policy", None)
         changed: Any = super().with_options(**options)
         # Prefect builds a plain `Task` whatever the class: it takes all options of its own version.
         changed.__class__ = type(self)

@@ -66,7 +66,7 @@ class Job:
         return self.cancel_event.is_set()
 
     def create_task_run(self) -> None:
-        """Tell Prefect of a task that may wait for long, before its engine does."""
+        """Tell Prefect of the task at once: its engine may begin much later."""
         task_run = create_task_run_locally(
             self.task,
             self.task_run_id,
@@ -74,13 +74,18 @@ class Job:
             wait_for=self.wait_for,
             extra_task_inputs=self.dependencies,
         )
+        # Prefect takes an upstream task that runs now for a parent, as if it had submitted this.
+        needed = {getattr(future, "task_run_id", None) for future in self.upstream}
+        if parents := task_run.task_inputs.pop("__parents__", None):
+            real = [parent for parent in parents if getattr(parent, "id", None) not in needed]
+            task_run.task_inputs.update({"__parents__": real} if real else {})
         if self.upstream:
             message = "Waiting for upstream tasks."
             _set_state(task_run, Pending(name="AwaitingUpstream", message=message))
         self._last_event = emit_task_run_state_change_event(
             task_run=task_run, initial_state=None, validated_state=_state_of(task_run)
         )
-        self._task_run = task_run
+        self._task_run = self.future.task_run = task_run
 
     def engine_arguments(self) -> dict[str, Any]:
         """What every engine that runs the task needs."""

@@ -183,8 +183,7 @@ class HexgenTaskRunner(TaskRunner[Any]):
         if flow_context is not None and flow_context.task_runner is self:
             self.flow_query.belongs_to(flow_context.flow_run)
         job = Job(task, parameters, wait_for=wait_for, dependencies=dependencies)
-        if isinstance(task, LlmTask) or job.upstream:
-            job.context.run(job.create_task_run)
+        job.context.run(job.create_task_run)
         with self._jobs_lock:
             self._jobs[job] = None
             if self._stopping:

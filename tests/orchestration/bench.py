@@ -22,6 +22,8 @@ from hexprefect.store.views import instance_views
 
 T = TypeVar("T")
 
+FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+
 LIMIT_S = 60.0
 """Waits end here; nothing is asserted about how long they took."""
 
@@ -239,15 +241,17 @@ class SeenByPrefect:
         return found
 
     def states(self, task_run_id: UUID | str) -> list[tuple[str, str]]:
-        """`(name, message)` of every state, in their order."""
-        answer = httpx.get(
-            f"{self.api_url}/task_run_states/",
-            params={"task_run_id": str(task_run_id)},
-            timeout=30,
-        )
-        answer.raise_for_status()
-        states = sorted(answer.json(), key=lambda state: state["timestamp"])
-        return [(state["name"], state["message"] or "") for state in states]
+        """`(name, message)` of every state of a task run that has ended, in their order."""
+        query = {"task_run_id": str(task_run_id)}
+
+        def look() -> list[dict[str, Any]] | None:
+            answer = httpx.get(f"{self.api_url}/task_run_states/", params=query, timeout=30)
+            answer.raise_for_status()
+            states = sorted(answer.json(), key=lambda state: state["timestamp"])
+            # The server enters a state later than its name into the task run.
+            return states if states and states[-1]["type"] in FINAL else None
+
+        return [(state["name"], state["message"] or "") for state in until(look)]
 
     def flow_run(self, flow_run_id: UUID | str) -> dict[str, Any]:
         answer = httpx.get(f"{self.api_url}/flow_runs/{flow_run_id}", timeout=30)

@@ -25,7 +25,7 @@ from hexprefect.orchestration.llm_task import (
 )
 from hexprefect.orchestration.task_runner import HexgenTaskRunner
 from hexprefect.store import tables
-from tests.orchestration.bench import Fleet, SeenByPrefect, prompt_of, until_async
+from tests.orchestration.bench import Fleet, SeenByPrefect, StandIn, prompt_of, until_async
 
 pytestmark = pytest.mark.usefixtures("seen_by_prefect", "fleet")
 
@@ -331,6 +331,37 @@ async def test_names_tags_and_dependencies_are_seen_on_the_server(
     assert runs[third]["task_inputs"]["wait_for"] == [{"input_type": "task_run", "id": second}]
     assert runs[third]["name"].startswith("ask-")
     assert [runs[run]["run_count"] for run in ids] == [1, 1, 1]
+    assert not any("__parents__" in runs[run]["task_inputs"] for run in ids)
+
+
+async def test_a_future_tells_its_state_without_asking_the_server(
+    fleet: Fleet, instance: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance.hold()
+
+    @task
+    async def parent() -> Any:
+        return await double.submit(1)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("the server was asked")
+
+    @flow(task_runner=HexgenTaskRunner())
+    async def looking() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr("prefect.futures.get_client", refuse)
+            asked: Any = ask.submit("x")
+            await until_async(lambda: asked.state.name == "Running")
+            dependent = ask.submit(asked)
+            assert dependent.state.name == "AwaitingUpstream"
+            assert not dependent.task_run.task_inputs.get("__parents__")
+            instance.release()
+            await dependent
+            assert (asked.state.name, dependent.state.name) == ("Completed", "Completed")
+            nested: Any = parent.submit()
+            await nested
+
+    await looking()
 
 
 async def test_states_tell_what_a_task_waits_for(
