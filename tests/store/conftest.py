@@ -56,9 +56,7 @@ class Process:
     def instance(
         self, name: str, profile: Profile = FAST, slots: int = 1, **fields: Any
     ) -> InstanceSpec:
-        spec = InstanceSpec(
-            name=name, url=f"http://{name}", profile=profile, slots=slots, **fields
-        )
+        spec = InstanceSpec(name=name, url=f"http://{name}", profile=profile, slots=slots, **fields)
         self.store.transact(lambda tx: move_instance.enter_instance(tx, spec))
         return spec
 
@@ -112,7 +110,11 @@ class Process:
         return self.store.enqueue_submit(request).result(timeout=30)
 
     def finish(
-        self, submitted: Submitted | Grant, *, result: Mapping[str, Any] | None = None, **counts: Any
+        self,
+        submitted: Submitted | Grant,
+        *,
+        result: Mapping[str, Any] | None = None,
+        **counts: Any,
     ) -> None:
         grant = submitted.grant if isinstance(submitted, Submitted) else submitted
         assert grant is not None, "it does not run"

@@ -236,7 +236,7 @@ def test_cancelling_what_is_not_known_is_no_error(process):
     assert not process.cancel("nothing")
 
 
-# -- law 2 ------------------------------------------------------------------------------------------
+# -- law 2 -----------------------------------------------------------------------------------------
 
 
 def test_a_request_is_refused_while_what_it_needs_has_not_finished(process):
@@ -260,7 +260,7 @@ def test_a_need_that_failed_or_is_unknown_has_not_finished(process):
             process.submit(query, "two", needs=needs)
 
 
-# -- budgets ----------------------------------------------------------------------------------------
+# -- budgets ---------------------------------------------------------------------------------------
 
 
 def test_the_budget_is_the_share_of_the_critical_path(process):
@@ -293,7 +293,7 @@ def test_lengths_are_predicted_from_the_finished_requests_of_the_stage(process):
     assert process.row("new")["kv_tokens"] == 300
 
 
-# -- queries as guards -------------------------------------------------------------------------------
+# -- queries as guards -----------------------------------------------------------------------------
 
 
 def test_nothing_is_submitted_to_a_query_that_is_not_running(process):
@@ -318,7 +318,7 @@ def test_an_id_belongs_to_one_query(process):
         process.submit(process.query(), "r")
 
 
-# -- memory ------------------------------------------------------------------------------------------
+# -- memory ----------------------------------------------------------------------------------------
 
 
 def small_memory(tokens: int) -> Profile:
