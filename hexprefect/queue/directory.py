@@ -1,13 +1,14 @@
-"""The endpoints of the instances, as this process knows them: read from the store when needed."""
+"""What this process knows of the store without its lock: endpoints, and its own requests."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from hexprefect.instances.endpoint import Endpoint
 from hexprefect.queue.values import ResolveSecret
 from hexprefect.store import InstanceView, Store, UnknownInstance
-from hexprefect.store.views import instance_views
+from hexprefect.store.views import instance_views, open_request_ids
 
 FRESH_S = 1.0
 """An endpoint's URL changes when an operator changes a pool: a second late does no harm."""
@@ -21,6 +22,9 @@ class EndpointDirectory:
         self._resolve_secret = resolve_secret
         self._views: dict[str, InstanceView] = {}
         self._read_at = -1e9
+        self._reading = asyncio.Lock()
+        self._open: frozenset[str] = frozenset()
+        self._open_read_at = -1e9
         self._endpoints: dict[tuple[str, str, str, str | None], Endpoint] = {}
 
     async def endpoint(self, name: str) -> Endpoint:
@@ -49,7 +53,27 @@ class EndpointDirectory:
 
     async def views(self, *, fresh: bool = False) -> dict[str, InstanceView]:
         """All instances by name."""
-        if fresh or time.monotonic() - self._read_at > FRESH_S:
-            self._views = await self._store.read_async(instance_views)
-            self._read_at = time.monotonic()
+        asked_at = time.monotonic()
+        if fresh or asked_at - self._read_at > FRESH_S:
+            async with self._reading:
+                # Whoever waited for another's look has seen what it wanted to see.
+                if self._read_at < asked_at:
+                    self._views = await self._store.read_async(instance_views)
+                    self._read_at = time.monotonic()
         return self._views
+
+    async def open_requests(self, *, since: float) -> frozenset[str]:
+        """Ids of this process's waiting, admitted and running requests.
+
+        Args:
+            since: the look must have begun after this moment of the monotonic clock.
+        """
+        async with self._reading:
+            if self._open_read_at < since:
+                begun = time.monotonic()
+                process = self._store.process
+                self._open = await self._store.read_async(
+                    lambda connection: open_request_ids(connection, process)
+                )
+                self._open_read_at = begun
+        return self._open

@@ -7,6 +7,7 @@ another process has committed. PostgreSQL: `LISTEN`, with a slow poll for a lost
 from __future__ import annotations
 
 import abc
+import contextlib
 import sqlite3
 import threading
 import time
@@ -66,19 +67,26 @@ class SqliteWatch(_Thread):
         self._every_s = every_s
 
     def _run(self) -> None:
-        connection = sqlite3.connect(self._path, timeout=5.0, isolation_level=None)
+        while not self._stopped.is_set():
+            try:
+                with contextlib.closing(
+                    sqlite3.connect(self._path, timeout=5.0, isolation_level=None)
+                ) as connection:
+                    self._poll(connection)
+            except sqlite3.Error:
+                # The store's own transitions meet the same trouble and report it.
+                self._stopped.wait(0.5)
+
+    def _poll(self, connection: sqlite3.Connection) -> None:
         seen = -1
-        try:
-            while not self._stopped.is_set():
-                self._waiting.wait()
-                version = connection.execute("PRAGMA data_version").fetchone()[0]
-                if version != seen:
-                    seen = version
-                    if self._admitted(connection):
-                        self._on_admitted()
-                time.sleep(self._every_s)
-        finally:
-            connection.close()
+        while not self._stopped.is_set():
+            self._waiting.wait()
+            version = connection.execute("PRAGMA data_version").fetchone()[0]
+            if version != seen:
+                seen = version
+                if self._admitted(connection):
+                    self._on_admitted()
+            time.sleep(self._every_s)
 
     def _admitted(self, connection: sqlite3.Connection) -> bool:
         found = connection.execute(
@@ -105,7 +113,7 @@ class PostgresWatch(_Thread):
                 with psycopg.connect(self._conninfo, autocommit=True) as connection:
                     connection.execute("LISTEN hexprefect")
                     self._listen(connection)
-            except psycopg.OperationalError:
+            except psycopg.Error:
                 # The store's own transitions meet the same outage and report it.
                 self._stopped.wait(self._every_s)
 
