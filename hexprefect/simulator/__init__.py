@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from hexprefect.simulator.arrivals import Arrivals, parse_arrivals
 from hexprefect.simulator.cluster import Cluster, Instance, capacity, parse_cluster, read_profiles
-from hexprefect.simulator.engine import Engine, EngineJob, EngineOptions
+from hexprefect.simulator.engine import Engine
+from hexprefect.simulator.engine_values import EngineJob, EngineOptions
 from hexprefect.simulator.experiment import Experiment, Measured, measure_all
 from hexprefect.simulator.generator import Generator, named_workload
 from hexprefect.simulator.outcome import Outcome, Summary

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hexprefect.scheduling import Profile
-from hexprefect.simulator.engine import EngineOptions
+from hexprefect.simulator.engine_values import EngineOptions
 from hexprefect.simulator.facts import UnknownHardware, profiles
 from hexprefect.simulator.workload import Query
 

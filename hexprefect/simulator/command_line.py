@@ -18,7 +18,7 @@ from rich.table import Table
 from hexprefect.errors import HexprefectError
 from hexprefect.simulator.arrivals import Arrivals, parse_arrivals
 from hexprefect.simulator.cluster import Cluster, capacity, parse_cluster, read_profiles
-from hexprefect.simulator.engine import EngineOptions, Prefill
+from hexprefect.simulator.engine_values import EngineOptions, Prefill
 from hexprefect.simulator.experiment import Experiment, Measured, measure_all
 from hexprefect.simulator.facts import profiles
 from hexprefect.simulator.generator import named_workload

@@ -17,59 +17,13 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import Literal
 
-from hexprefect.errors import HexprefectError
 from hexprefect.scheduling import Profile
+from hexprefect.simulator.engine_values import EngineJob, EngineOptions, Prefix
 
-Prefill = Literal["chunked", "first"]
-Prefix = tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
-    """How an instance's engine is set up; the defaults are vLLM's."""
-
-    prefill: Prefill = "chunked"
-    """`chunked`: prompts share each step with the running sequences. `first`: they go before."""
-    step_tokens: int = 2048
-    """Token budget of a step (`max_num_batched_tokens`)."""
-    scheduling: Literal["fcfs", "priority"] = "fcfs"
-    """`priority`: prompts that wait in the engine are ordered by the priority sent with them."""
-    slots: int = 256
-    """Sequences that may run at once (`max_num_seqs`)."""
-    prefix_cache: bool = True
-    attention_s_per_token: float = 7.8e-08
-    """Seconds a step takes longer for each context token of a further sequence."""
-    watermark: float = 0.01
-    """Share of the KV memory that is kept free when a prompt is let in beside others."""
-
-
-class EngineJob:
-    """A request as the engine sees it. The simulation extends it with what the policy knows."""
-
-    __slots__ = ("generated", "input_tokens", "output_tokens", "pinned", "prefix", "priority",
-                 "private_tokens", "started_step", "uncached_tokens")  # fmt: skip
-
-    def __init__(self, input_tokens: int, output_tokens: int, prefix: Prefix = ()) -> None:
-        self.input_tokens = input_tokens
-        self.output_tokens = output_tokens
-        self.prefix = prefix
-        self.priority: tuple[int, float] = (0, 0.0)
-        """Smaller goes first, under `scheduling="priority"`; ties by arrival."""
-        self.generated = 0
-        """Tokens generated before the last preemption; they are prefilled again after it."""
-        self.uncached_tokens = 0
-        self.private_tokens = 0
-        self.started_step = 0
-        self.pinned: Prefix = ()
-
-
-class PromptTooLong(HexprefectError):
-    """A request that no instance can hold, even alone."""
-
+_LEAST_CHUNK = 16
+"""Prompt tokens of a step at least, also where the running sequences take the whole budget."""
 
 _IDLE, _DECODE, _CHUNK, _PACK, _FIRST = range(5)
 
@@ -97,8 +51,8 @@ class Engine:
         "_sequence",
         "_slots",
         "_step",
+        "_step_tokens",
         "_used",
-        "busy_s",
         "cached_total",
         "kv_tokens",
         "next_at",
@@ -123,6 +77,7 @@ class Engine:
         self.kv_tokens = profile.kv_tokens
         self._reserve = int(options.watermark * (profile.kv_tokens or 0))
         self._slots = options.slots
+        self._step_tokens = options.step_tokens
         self._clock = 0.0
         self._step = 0
         """Decode steps done since the beginning, at `_clock`."""
@@ -147,7 +102,6 @@ class Engine:
         self.preemptions = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
-        self.busy_s = 0.0
 
     # -- state, as a value ---------------------------------------------------------------------
 
@@ -190,7 +144,6 @@ class Engine:
         """Do what is due at `next_at` and plan the next phase; returns the finished requests."""
         phase = self._phase
         steps = self._phase_steps
-        self.busy_s += self.next_at - self._clock
         self._clock = self.next_at
         finished: list[EngineJob] = []
         heap = self._heap
@@ -204,18 +157,17 @@ class Engine:
                 self._release(job)
                 finished.append(job)
         if self._batched:
+            step = self._step
             for job in self._batched:
+                job.started_step = step
+                self._context += job.input_tokens + job.generated
                 remaining = job.output_tokens - job.generated
-                if remaining <= 0:
-                    self._context += job.input_tokens + job.generated
-                    job.started_step = self._step
+                if remaining > 0:
+                    self._sequence += 1
+                    heappush(heap, (step + remaining, self._sequence, job))
+                else:
                     self._release(job)
                     finished.append(job)
-                    continue
-                job.started_step = self._step
-                self._sequence += 1
-                heappush(heap, (self._step + remaining, self._sequence, job))
-                self._context += job.input_tokens + job.generated
             self._batched = []
         if phase != _IDLE:
             self._plan()
@@ -266,7 +218,9 @@ class Engine:
         if heap and self.kv_tokens is not None and self._free() < most * len(heap):
             most = self._within_memory(most)
             most = min(most, heap[0][0] - self._step) if heap else 0
-        room = max(16, self.options.step_tokens - len(heap))
+        room = self._step_tokens - len(heap)
+        if room < _LEAST_CHUNK:
+            room = _LEAST_CHUNK
         if self._head_left > room:
             steps = (self._head_left - 1) // room
             if heap and steps > most:

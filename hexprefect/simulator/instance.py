@@ -14,7 +14,8 @@ from hexprefect.scheduling.occupancy import (
     occupancy_coefficients,
 )
 from hexprefect.simulator.cluster import Instance
-from hexprefect.simulator.engine import Engine, Prefix
+from hexprefect.simulator.engine import Engine
+from hexprefect.simulator.engine_values import Prefix
 from hexprefect.simulator.laws import LawBroken
 from hexprefect.simulator.policies import Policy
 from hexprefect.simulator.requests import Entry, Request
@@ -102,7 +103,7 @@ class SimulatedInstance:
 
     def work_seconds(self, request: Request) -> float:
         """What the request adds to this instance's queue delay."""
-        if self._policy.backlog != "occupancy":
+        if self._policy.backlog not in ("occupancy", "clock"):
             return request.completion_s
         return completion_seconds_of(
             self._occupancy,
@@ -169,6 +170,20 @@ class SimulatedInstance:
         )
 
     # -- the queue -----------------------------------------------------------------------------
+
+    def take(self, request: Request) -> bool:
+        """Admit a request that nobody else waits with, if it fits."""
+        if self.admitted >= self.depth:
+            return False
+        if self.kv_tokens is None:
+            self.admitted += 1
+            return True
+        if self.admitted and (
+            self._needed(request) > self.kv_tokens - self.reserved_kv - self.shared_kv
+        ):
+            return False
+        self._reserve(request)
+        return True
 
     def startable(self, now: float) -> list[Request]:
         """Take the requests that start now from the queue: law 4, by `admit`."""

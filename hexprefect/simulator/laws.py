@@ -73,11 +73,12 @@ class Laws:
             self._broken(
                 1, f"{self._submitted} submitted, but {waiting} + {inside} + {self._finished}"
             )
+        delays = simulation.queue_delays()
         for index, instance in enumerate(simulation.instances):
             if len(instance.queue) + instance.admitted != simulation.unfinished[index]:
                 self._broken(1, f"{instance.name} counts its unfinished requests wrongly")
             instance.check_capacity()
-            if simulation.queue_s[index] < -1e-6:
+            if delays[index] < -1e-6:
                 self._broken(8, f"{instance.name} has a negative queue delay")
 
     def check_end(self) -> None:
@@ -86,8 +87,9 @@ class Laws:
         if self._submitted != self._finished or self._ended:
             self._broken(1, f"{self._submitted} submitted, {self._finished} finished")
         ever_growing = simulation.policy.backlog == "ever-growing"
+        delays = simulation.queue_delays()
         for index, instance in enumerate(simulation.instances):
-            if not instance.is_idle or (simulation.queue_s[index] != 0 and not ever_growing):
+            if not instance.is_idle or (delays[index] != 0 and not ever_growing):
                 self._broken(8, f"{instance.name} is not at rest at the end")
 
     def _broken(self, law: int, what: str) -> None:

@@ -11,7 +11,7 @@ from hexprefect.scheduling.order import Order
 DispatchRule = Literal[
     "round-robin", "least-loaded", "power-of-two", "paper", "normalised", "shortest-wait"
 ]
-Backlog = Literal["cost", "occupancy", "ever-growing"]
+Backlog = Literal["cost", "occupancy", "clock", "ever-growing"]
 
 
 class UnknownPolicy(HexprefectError):
@@ -43,11 +43,14 @@ class Policy:
     """Whether KV memory is reserved at admission for the prompt and the predicted answer; else the
     engine takes everything at once and queues it itself, first come, first served."""
     backlog: Backlog = "cost"
-    """What `t_queue` sums over unfinished requests: `t_comp`, or their share of the engine."""
+    """What `t_queue` is: the sum over unfinished requests of `t_comp`, or of their share of the
+    engine; or a clock of that share, which runs down (`scheduling.delay`)."""
     prefix_aware: bool = False
     """Whether `t_comp` counts only the uncached part of the prompt."""
     batch_aware: bool = False
     """Whether `b` grows with the sequences that run on the instance."""
+    counts_delay_caused: bool = False
+    """Whether dispatch counts the time for which a prompt stops those that run there."""
     engine_priority: bool = False
     """Whether the key of the order is sent as vLLM's `priority`, so that prompts which wait inside
     the engine keep the order too (needs `--scheduling-policy priority`)."""
@@ -143,12 +146,12 @@ POLICIES: dict[str, Policy] = {
         Policy(
             name="hexprefect",
             summary="ours: laxity of the query, depth by slowdown, prefix- and batch-aware cost",
-            alpha=0.2,
             order="laxity",
             slowdown=5.0,
-            backlog="occupancy",
+            backlog="clock",
             prefix_aware=True,
             batch_aware=True,
+            counts_delay_caused=True,
             engine_priority=True,
         ),
     )

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 from hexprefect.errors import HexprefectError
 from hexprefect.scheduling import Decision, Profile
 from hexprefect.simulator.cluster import Cluster, Instance
-from hexprefect.simulator.engine import EngineOptions
+from hexprefect.simulator.engine_values import EngineOptions
 from hexprefect.simulator.workload import Call, Query
 
 _QUERIES = text(

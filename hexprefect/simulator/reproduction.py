@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from hexprefect.simulator.cluster import PAPER_CLUSTERS, Cluster, capacity, parse_cluster
-from hexprefect.simulator.engine import EngineOptions
+from hexprefect.simulator.engine_values import EngineOptions
 from hexprefect.simulator.experiment import Experiment, Measured, measure_all
 from hexprefect.simulator.facts import profiles
 from hexprefect.simulator.outcome import Summary

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hexprefect.simulator.engine import EngineJob
+from hexprefect.simulator.engine_values import EngineJob
 from hexprefect.simulator.workload import Call, Query
 
 

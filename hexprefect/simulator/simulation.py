@@ -12,19 +12,20 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 from hexprefect.scheduling import Decision, dispatch
+from hexprefect.scheduling.delay import busy_after, queue_delay, with_delay_caused
 from hexprefect.scheduling.occupancy import completion_seconds_each
 from hexprefect.scheduling.order import last_chance
 from hexprefect.scheduling.placement import place
 from hexprefect.scheduling.reappointment import Movable, choose_reappointment
 from hexprefect.simulator.cluster import Cluster
-from hexprefect.simulator.engine import Prefix, PromptTooLong
+from hexprefect.simulator.engine_values import Prefix, PromptTooLong
 from hexprefect.simulator.instance import SimulatedInstance
 from hexprefect.simulator.knowledge import Knowledge
 from hexprefect.simulator.laws import Laws
 from hexprefect.simulator.order_keys import NEEDS_REMAINING, order_key_of
 from hexprefect.simulator.outcome import Outcome
 from hexprefect.simulator.policies import Policy
-from hexprefect.simulator.requests import QueryRun, Request
+from hexprefect.simulator.requests import Entry, QueryRun, Request
 from hexprefect.simulator.workload import Query
 
 _MOVABLE = 4
@@ -62,7 +63,8 @@ class Simulation:
         self.knowledge = knowledge or Knowledge(cluster.profiles)
         self.outcome = Outcome()
         self.queue_s = [0.0] * len(self.instances)
-        """`t_queue` of each instance, in seconds."""
+        """`t_queue` of each instance as a sum, in seconds; see `queue_delays`."""
+        self._busy_until = [0.0] * len(self.instances) if policy.backlog == "clock" else None
         self.unfinished = [0] * len(self.instances)
         self.decisions: list[Decision] | None = [] if record_decisions else None
         self.laws = Laws(self) if check_laws else None
@@ -150,10 +152,14 @@ class Simulation:
             )
         if self.laws is not None:
             self.laws.submitted(request)
-        cached, costs = self._costs(request)
-        appointed = self._appoint(costs)
+        cached, costs, others = self._costs(request)
+        weighed = costs
+        if self.policy.counts_delay_caused:
+            weighed = with_delay_caused(
+                costs, self._coefficients, request.input_tokens, cached, others
+            )
+        appointed = self._appoint(weighed)
         self._enqueue(request, appointed, cached[appointed], costs[appointed])
-        self._admit(appointed)
 
     def _enqueue(
         self, request: Request, appointed: int, cached_tokens: int, completion_s: float
@@ -167,7 +173,12 @@ class Simulation:
         request.cached_tokens = cached_tokens
         request.completion_s = completion_s
         request.work_s = work_s = instance.work_seconds(request)
-        self.queue_s[appointed] += work_s
+        if self._busy_until is None:
+            self.queue_s[appointed] += work_s
+        else:
+            self._busy_until[appointed] = busy_after(
+                self._busy_until[appointed], now=self.now, work_s=work_s
+            )
         self.unfinished[appointed] += 1
         if policy.prefix_aware and request.prefix and instance.will_hold(request.prefix):
             self._cached.clear()
@@ -185,28 +196,20 @@ class Simulation:
             request,
         )
         queue = instance.queue
-        if queue:
-            insort(queue, entry)
-        else:
-            queue.append(entry)
+        if not queue and instance.take(request):
+            # Law 4 with nobody to order: what `admit` decides for a queue of one.
+            self._start(request, entry)
+            return
+        insort(queue, entry)
+        self._admit(appointed)
 
     def _admit(self, index: int) -> None:
         """Start on one instance what it has room for."""
         instance = self.instances[index]
-        now = self.now
-        engine = instance.engine
         while True:
-            for request in instance.startable(now):
-                entry = request.entry
-                assert entry is not None
-                request.priority = entry[:2]
-                request.admitted_at = now
-                if self.laws is not None:
-                    self.laws.admitted(request)
-                request.entry = None
-                self.outcome.waited(now - request.ready_at)
-                engine.submit(request, now)
-            self._next_at[index] = engine.next_at
+            for request in instance.startable(self.now):
+                assert request.entry is not None
+                self._start(request, request.entry)
             if not (
                 self.policy.reappoints
                 and not instance.queue
@@ -215,16 +218,28 @@ class Simulation:
             ):
                 return
 
+    def _start(self, request: Request, entry: Entry) -> None:
+        """Give an admitted request to its engine."""
+        now = self.now
+        index = request.instance
+        request.priority = entry[:2]
+        request.admitted_at = now
+        if self.laws is not None:
+            self.laws.admitted(request)
+        # An entry holds its request: without this each request would be a cycle.
+        request.entry = None
+        self.outcome.waited(now - request.ready_at)
+        engine = self.instances[index].engine
+        engine.submit(request, now)
+        self._next_at[index] = engine.next_at
+
     def _finish(self, request: Request) -> None:
         index = request.instance
         run = request.run
         query = run.query
         self.unfinished[index] -= 1
         if self.policy.backlog != "ever-growing":
-            # Sums of floats do not come back to 0 by themselves (law 8).
-            self.queue_s[index] = (
-                self.queue_s[index] - request.work_s if self.unfinished[index] else 0.0
-            )
+            self._take_off(index, request.work_s if self._busy_until is None else 0.0)
         self.instances[index].finished(request)
         self.outcome.requests += 1
         run.attained_s += request.completion_s
@@ -251,10 +266,19 @@ class Simulation:
         if self.instances[index].queue or self.policy.reappoints:
             self._admit(index)
 
+    def _take_off(self, index: int, work_s: float) -> None:
+        """Work that an instance no longer has before it."""
+        idle = not self.unfinished[index]
+        if self._busy_until is not None:
+            self._busy_until[index] = 0.0 if idle else self._busy_until[index] - work_s
+        else:
+            # Sums of floats do not come back to 0 by themselves (law 8).
+            self.queue_s[index] = 0.0 if idle else self.queue_s[index] - work_s
+
     # -- decisions -----------------------------------------------------------------------------
 
-    def _costs(self, request: Request) -> tuple[list[int], list[float]]:
-        """Believed cached tokens, and `t_comp`, on each instance."""
+    def _costs(self, request: Request) -> tuple[list[int], list[float], list[int]]:
+        """Believed cached tokens, `t_comp`, and the sequences there, on each instance."""
         policy = self.policy
         cached = self._nothing
         prefix = request.prefix
@@ -268,9 +292,17 @@ class Simulation:
         others = self._nothing
         if policy.batch_aware:
             others = [instance.admitted for instance in self.instances]
-        return cached, completion_seconds_each(
+        costs = completion_seconds_each(
             self._coefficients, request.input_tokens, request.predicted_tokens, cached, others
         )
+        return cached, costs, others
+
+    def queue_delays(self) -> list[float]:
+        """`t_queue` of each instance now, in seconds."""
+        if self._busy_until is None:
+            return self.queue_s
+        now = self.now
+        return [queue_delay(until, now=now) for until in self._busy_until]
 
     def _appoint(self, costs: list[float]) -> int:
         policy = self.policy
@@ -281,7 +313,7 @@ class Simulation:
                     return self._appoint_on_record(costs)
                 return place(
                     costs,
-                    self.queue_s,
+                    self.queue_delays(),
                     alpha=policy.alpha,
                     policy=policy.dispatch,
                     beta=policy.beta,
@@ -298,7 +330,8 @@ class Simulation:
                 first, second = sorted(self._rng.sample(self._every, 2))
                 return second if unfinished[second] < unfinished[first] else first
             case "shortest-wait":
-                return self.queue_s.index(min(self.queue_s))
+                delays = self.queue_delays()
+                return delays.index(min(delays))
 
     def _appoint_on_record(self, costs: list[float]) -> int:
         policy = self.policy
@@ -307,7 +340,7 @@ class Simulation:
         decision = dispatch(
             self._names,
             costs,
-            self.queue_s,
+            self.queue_delays(),
             alpha=policy.alpha,
             policy=policy.dispatch,
             beta=policy.beta,
@@ -324,16 +357,17 @@ class Simulation:
             return False
         movables = []
         known: list[tuple[Request, int, float]] = []
+        delays = self.queue_delays()
         for entry in entries:
             request = entry[4]
-            cached, costs = self._costs(request)
+            cached, costs, _ = self._costs(request)
             there = request.instance
             movables.append(
                 Movable(
                     id=str(len(known)),
-                    wait_there_s=max(0.0, self.queue_s[there] - request.work_s),
+                    wait_there_s=max(0.0, delays[there] - request.work_s),
                     completion_there_s=costs[there],
-                    completion_here_s=self.queue_s[index] + costs[index],
+                    completion_here_s=delays[index] + costs[index],
                 )
             )
             known.append((request, cached[index], costs[index]))
@@ -351,8 +385,7 @@ class Simulation:
         assert request.entry is not None
         del queue[bisect_left(queue, request.entry)]
         self.unfinished[there] -= 1
-        left = self.queue_s[there] - request.work_s
-        self.queue_s[there] = left if self.unfinished[there] else 0.0
+        self._take_off(there, request.work_s)
 
     def _too_long(self, request: Request, instance: SimulatedInstance) -> None:
         stage = request.run.query.calls[request.index].stage

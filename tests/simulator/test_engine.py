@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hexprefect.scheduling import Profile, RequestSize, completion_seconds
-from hexprefect.simulator.engine import Engine, EngineJob, EngineOptions
+from hexprefect.simulator.engine import Engine
+from hexprefect.simulator.engine_values import EngineJob, EngineOptions
 
 PROFILE = Profile("test", 0.014, 0.0003, 0.0215, 0.0013, 100_000)
 
