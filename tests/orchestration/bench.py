@@ -56,6 +56,7 @@ class StandIn:
         self.seconds = seconds
         self.asked: list[str] = []
         self.asked_at: list[float] = []
+        """Epoch seconds, of the same requests."""
         self.running: list[str] = []
         self.most_running = 0
         self.left: list[str] = []
@@ -123,7 +124,7 @@ class StandIn:
 
     async def _generate(self, text: str, reader: asyncio.StreamReader) -> int | None:
         self.asked.append(text)
-        self.asked_at.append(time.monotonic())
+        self.asked_at.append(time.time())
         self.running.append(text)
         self.most_running = max(self.most_running, len(self.running))
         try:
