@@ -52,6 +52,17 @@ async def photograph(chromium: str, url: str, image: Path) -> None:
     print(image)
 
 
+async def newest_artifact(api_url: str, flow_run_id: str, kind: str) -> str:
+    """Id of a flow run's newest artifact of one kind."""
+    from prefect.client.orchestration import PrefectClient
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+
+    of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run_id]))
+    async with PrefectClient(api_url) as client:
+        found = await client.read_artifacts(artifact_filter=of_run)
+    return str([artifact.id for artifact in found if artifact.type == kind][-1])
+
+
 async def main() -> None:
     """Ask, and photograph what a person sees of it."""
     chromium = find_chromium()
@@ -62,7 +73,10 @@ async def main() -> None:
             record = await ask_deployment(stack, asked)
             run = f"{stack.ui_url}/runs/flow-run/{record['flow_run_id']}"
             await photograph(chromium, run, IMAGES / "flow-run.png")
-            await photograph(chromium, f"{run}?tab=Artifacts", IMAGES / "artifacts.png")
+            for kind, image in (("markdown", "sql.png"), ("table", "timeline.png")):
+                artifact = await newest_artifact(stack.api_url, record["flow_run_id"], kind)
+                page = f"{stack.ui_url}/artifacts/artifact/{artifact}"
+                await photograph(chromium, page, IMAGES / image)
             await photograph(chromium, f"{stack.ui_url}/work-pools", IMAGES / "work-pools.png")
 
 

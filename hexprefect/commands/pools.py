@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from hexprefect.commands.output import Json, StoreUrl, errors_for_people, out, print_json, run
-from hexprefect.commands.store import url_of
+from hexprefect.commands.store import existing, url_of
 from hexprefect.store import Store
 from hexprefect.store.upgrade import require_current
 
@@ -60,7 +60,7 @@ def sync_command(store: StoreUrl = None, as_json: Json = False) -> None:
 
         from hexprefect.orchestration.fleet_sync import synchronise_fleet
 
-        opened = Store(url_of(store))
+        opened = Store(existing(url_of(store)))
         try:
             require_current(opened.engine)
             async with get_client() as client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 import typer
 
@@ -10,7 +11,7 @@ from hexprefect.commands.output import FAILED, Json, StoreUrl, errors_for_people
 from hexprefect.settings import settings
 from hexprefect.store import Store, check_laws, upgrade
 from hexprefect.store.engine import store_url
-from hexprefect.store.upgrade import require_current
+from hexprefect.store.upgrade import StoreNotReady, require_current
 from hexprefect.store.views import request_counts
 
 app = typer.Typer(no_args_is_help=True, help="Create, migrate and check the store.")
@@ -19,6 +20,21 @@ app = typer.Typer(no_args_is_help=True, help="Create, migrate and check the stor
 def url_of(given: str | None) -> str:
     """The store's URL: as given, or from the settings."""
     return given or settings().store.get_secret_value()
+
+
+def existing(url: str) -> str:
+    """The URL of a store that exists: opening an SQLite file that does not would make one.
+
+    Raises:
+        StoreNotReady: when there is no such file.
+    """
+    parsed = store_url(url)
+    if parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).is_file():
+        raise StoreNotReady(
+            f"There is no store at {parsed.database}.",
+            remedy="Run `hexprefect store upgrade`, or give the right --store.",
+        )
+    return url
 
 
 @app.command("upgrade")
@@ -41,7 +57,7 @@ def check_command(store: StoreUrl = None, as_json: Json = False) -> None:
     Exit code 0: every law holds. 1: at least one is broken. 2: the store cannot be read.
     """
     with errors_for_people(as_json=as_json):
-        opened = Store(url_of(store))
+        opened = Store(existing(url_of(store)))
         try:
             require_current(opened.engine)
             now = opened.now()

@@ -81,6 +81,7 @@ def test_a_new_store_is_upgraded_and_clean(tmp_path: Path) -> None:
     missing = hexprefect("store", "check", "--store", url, "--json")
     assert missing.returncode == 2
     assert "hexprefect store upgrade" in json.loads(missing.stdout)["error"]
+    assert not (tmp_path / "deep").exists()
 
     assert hexprefect("store", "upgrade", "--store", url).returncode == 0
     checked = hexprefect("store", "check", "--store", url, "--json")
