@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,9 +11,18 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
+def state_folder() -> Path:
+    """`HEXPREFECT_STATE`, or a folder in the user's state folder."""
+    given = os.environ.get("HEXPREFECT_STATE")
+    if given:
+        return Path(given).absolute()
+    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return home / "hexprefect"
+
+
 def default_store_url() -> str:
-    """An SQLite file in the user's state folder: one machine, no server."""
-    return f"sqlite:///{Path.home() / '.local' / 'state' / 'hexprefect' / 'store.sqlite'}"
+    """An SQLite file in the state folder: one machine, no server."""
+    return f"sqlite:///{state_folder() / 'store.sqlite'}"
 
 
 class HexprefectSettings(BaseSettings):

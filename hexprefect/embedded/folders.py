@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from hexprefect.settings import state_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,5 @@ class Folders:
 
 
 def default_folders() -> Folders:
-    """`HEXPREFECT_STATE`, or a folder in the user's state folder."""
-    given = os.environ.get("HEXPREFECT_STATE")
-    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    return Folders(Path(given).absolute() if given else home / "hexprefect")
+    """In the state folder of the settings."""
+    return Folders(state_folder())

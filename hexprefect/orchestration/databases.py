@@ -12,8 +12,8 @@ from pydantic import SecretStr
 from sqlalchemy.exc import ArgumentError
 
 from hexprefect.demo.shop import build_shop
-from hexprefect.embedded.folders import default_folders
 from hexprefect.errors import CallerMistake
+from hexprefect.settings import state_folder
 
 DEMO = "demo"
 BLOCK_PREFIX = "block:"
@@ -52,7 +52,7 @@ async def database_url(database: str) -> str:
 
 def demo_database_url() -> str:
     """The shipped shop, as a file in the state folder; written when it is first asked for."""
-    path = default_folders().state / "shop.sqlite"
+    path = state_folder() / "shop.sqlite"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.{os.getpid()}")
