@@ -33,6 +33,11 @@ def queue_delay(busy_until: float, *, now: float) -> float:
     return busy_until - now if busy_until > now else 0.0
 
 
+def queue_delays(busy_until: Sequence[float], *, now: float) -> list[float]:
+    """`queue_delay` of each instance."""
+    return [until - now if until > now else 0.0 for until in busy_until]
+
+
 def with_delay_caused(
     completion_s: Sequence[float],
     profiles: Sequence[Coefficients],

@@ -8,7 +8,7 @@ query has been there: after the third `self_correction` less is left than after 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MEMORY = 200
 """Finished queries over which a mean forgets."""
@@ -17,17 +17,16 @@ MOST_VISITS = 12
 """Visits told apart; later ones share the last."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemainingHistory:
+class RemainingHistory(NamedTuple):
     """Running mean of what was left, in seconds at the mean cost `t̄`, on the critical path."""
 
-    count: int = 0
+    queries: int = 0
     seconds: float = 0.0
 
     def after(self, seconds: float) -> RemainingHistory:
         """The history with one more finished query."""
-        weight = 1.0 / min(self.count + 1, MEMORY)
-        return RemainingHistory(self.count + 1, self.seconds + weight * (seconds - self.seconds))
+        weight = 1.0 / min(self.queries + 1, MEMORY)
+        return RemainingHistory(self.queries + 1, self.seconds + weight * (seconds - self.seconds))
 
 
 Remaining = Mapping[tuple[str, int], RemainingHistory]
@@ -45,10 +44,12 @@ def predicted_remaining_seconds(
         visit: how many requests of the stage the query had before this one.
         expected: for a stage that no finished query has visited.
     """
-    for seen in range(min(visit, MOST_VISITS), -1, -1):
+    seen = visit if visit < MOST_VISITS else MOST_VISITS
+    while seen >= 0:
         known = history.get((stage, seen))
         if known is not None:
             return known.seconds
+        seen -= 1
     return expected
 
 

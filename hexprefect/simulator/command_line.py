@@ -23,6 +23,7 @@ from hexprefect.simulator.experiment import Experiment, Measured, measure_all
 from hexprefect.simulator.facts import profiles
 from hexprefect.simulator.generator import named_workload
 from hexprefect.simulator.policies import POLICIES, Policy, named_policy
+from hexprefect.simulator.reproduction import BASELINES, Evaluation, write_report
 from hexprefect.simulator.tuner import OBJECTIVES, CannotTune, Objective, Tuning
 from hexprefect.simulator.tuner import tune as tune_window
 from hexprefect.simulator.workload import Query, read_workload
@@ -233,6 +234,9 @@ def reproduce(
     models: Annotated[
         str, typer.Option("--models", help="Models, with commas.")
     ] = "llama-3.1-70b,qwen3-30b-a3b",
+    policies: Annotated[str, typer.Option("--policy", help="Policies, with commas.")] = ",".join(
+        BASELINES
+    ),
     quick: Annotated[
         bool, typer.Option("--quick", help="One seed, 100 queries, two rates: a look, no result.")
     ] = False,
@@ -240,13 +244,12 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Run the whole evaluation and write a report: tables, figures, claims beside measurements."""
-    from hexprefect.simulator.reproduction import Evaluation, write_report
-
     with _errors(as_json):
         workloads = {name: _workload(name) for name in traces or ["bird", "spider"]}
         evaluation = Evaluation(
             workloads=workloads,
             models=tuple(models.split(",")),
+            policies=tuple(named_policy(name.strip()).name for name in policies.split(",")),
             seeds=1 if quick else seeds,
             number=100 if quick else queries,
             loads=(1.0, 2.0) if quick else (0.5, 0.75, 1.0, 1.5, 2.0),

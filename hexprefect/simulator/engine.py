@@ -58,8 +58,6 @@ class Engine:
         "next_at",
         "options",
         "preemptions",
-        "prefix_hits",
-        "prefix_queries",
         "profile",
         "waiting",
     )  # fmt: skip
@@ -100,8 +98,6 @@ class Engine:
         """KV tokens used by sequences alone, without the shared segments."""
         self.next_at = math.inf
         self.preemptions = 0
-        self.prefix_queries = 0
-        self.prefix_hits = 0
 
     # -- state, as a value ---------------------------------------------------------------------
 
@@ -346,8 +342,6 @@ class Engine:
         job.uncached_tokens = max(1, total - hit)
         job.private_tokens = total - shared
         self._used += total - shared
-        self.prefix_queries += total
-        self.prefix_hits += hit
         if self.kv_tokens is not None and self._used + self.cached_total > self.kv_tokens:
             self._evict(self._used + self.cached_total - self.kv_tokens)
 

@@ -32,7 +32,7 @@ BASELINES = (
 )
 
 SWEPT = ("hexgen", "hexprefect")
-"""Policies whose α is swept."""
+"""Policies whose α is swept: on unequal clusters with prefix caching, at the highest load."""
 
 ALPHA_SWEEP = tuple(round(0.1 * step, 1) for step in range(11))
 
@@ -71,7 +71,8 @@ class Evaluation:
         for place, queries, cluster in self.places():
             rate = capacity(queries, cluster)
             for load in self.loads:
-                for label, policy in self._policies(load):
+                sweep = load == self.loads[-1] and place[3] and place[2] != "homogeneous"
+                for label, policy in self._policies(sweep=sweep):
                     for seed in range(self.seeds):
                         experiment = Experiment(
                             trace=Path(place[0]).stem,
@@ -84,10 +85,10 @@ class Evaluation:
                         )
                         yield place, load, label, experiment
 
-    def _policies(self, load: float) -> Iterator[tuple[str, Policy]]:
+    def _policies(self, *, sweep: bool) -> Iterator[tuple[str, Policy]]:
         for name in self.policies:
             yield name, POLICIES[name]
-        if load == self.loads[-1]:
+        if sweep:
             for name in SWEPT:
                 for alpha in ALPHA_SWEEP:
                     yield f"{name} α={alpha}", replace(POLICIES[name], alpha=alpha)

@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 from hexprefect.scheduling import Decision, dispatch
-from hexprefect.scheduling.delay import busy_after, queue_delay, with_delay_caused
+from hexprefect.scheduling.delay import busy_after, queue_delays, with_delay_caused
 from hexprefect.scheduling.occupancy import completion_seconds_each
 from hexprefect.scheduling.order import last_chance
 from hexprefect.scheduling.placement import place
@@ -301,8 +301,7 @@ class Simulation:
         """`t_queue` of each instance now, in seconds."""
         if self._busy_until is None:
             return self.queue_s
-        now = self.now
-        return [queue_delay(until, now=now) for until in self._busy_until]
+        return queue_delays(self._busy_until, now=self.now)
 
     def _appoint(self, costs: list[float]) -> int:
         policy = self.policy

@@ -26,8 +26,6 @@ VARIANTS: tuple[tuple[str, WorkflowShape, Layout], ...] = (
 
 _WANTED = 0.95
 _HALVINGS = 6
-_LASTS_S = 1500.0
-"""A run lasts so long at least: in a shorter one everything is answered before a queue builds up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +55,7 @@ def workflow_effect(
     seeds: int = 3,
     slo_scale: float = 3.0,
     low_load: float = 0.2,
+    lasts_s: float = 1500.0,
     progress: Callable[[Effect], object] | None = None,
 ) -> list[Effect]:
     """Measure every variant; the reference comes first.
@@ -69,6 +68,7 @@ def workflow_effect(
         seeds: runs a point.
         slo_scale: in multiples of the reference workflow's duration alone.
         low_load: rate of the latency measurement, as a share of the reference's capacity.
+        lasts_s: how long a run lasts at least; a shorter one ends before a queue has built up.
         progress: called after each variant.
     """
     reference = Generator(family=family).some(number)
@@ -90,7 +90,7 @@ def workflow_effect(
                     policy=policy,
                     rate=rate,
                     seed=seed,
-                    number=max(number, round(rate * _LASTS_S)),
+                    number=max(number, round(rate * lasts_s)),
                 )
                 .run()
                 .summary()

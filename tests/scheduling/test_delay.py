@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hexprefect.scheduling.delay import busy_after, queue_delay, with_delay_caused
+from hexprefect.scheduling.delay import busy_after, queue_delay, queue_delays, with_delay_caused
 
 seconds = st.floats(0, 1e4, allow_nan=False)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(seconds, seconds), max_size=10))
 def test_the_clock_is_the_work_of_a_server_that_never_idles_while_it_has_some(
     arrivals: list[tuple[float, float]],
@@ -22,6 +23,7 @@ def test_the_clock_is_the_work_of_a_server_that_never_idles_while_it_has_some(
         busy = busy_after(busy, now=now, work_s=work)
         assert queue_delay(busy, now=now) == pytest.approx(left, rel=1e-9, abs=1e-6)
     assert queue_delay(busy, now=now + left + 1.0) == 0.0
+    assert queue_delays([busy, 0.0], now=now) == [queue_delay(busy, now=now), 0.0]
 
 
 def test_a_prompt_costs_everybody_who_decodes_there_its_prefill() -> None:

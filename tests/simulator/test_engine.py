@@ -35,6 +35,7 @@ def serve(engine: Engine, arrivals: list[tuple[float, EngineJob]]) -> list[tuple
 
 
 @pytest.mark.parametrize("prefill", ["chunked", "first"])
+@settings(deadline=None)
 @given(inputs=st.integers(1, 20_000), outputs=st.integers(0, 2_000))
 def test_a_request_alone_takes_exactly_its_predicted_time(
     prefill: Prefill, inputs: int, outputs: int

@@ -8,7 +8,12 @@ from hexprefect.simulator.workflow_effect import workflow_effect
 
 def test_our_graph_answers_sooner_and_bears_more() -> None:
     reference, graph, laid_out = workflow_effect(
-        parse_cluster("a100:1"), named_policy("hexprefect"), family="spider", number=20, seeds=1
+        parse_cluster("a100:1"),
+        named_policy("hexprefect"),
+        family="spider",
+        number=20,
+        seeds=1,
+        lasts_s=200.0,
     )
     assert graph.mean_s_at_low_load < reference.mean_s_at_low_load
     assert laid_out.mean_s_at_low_load < graph.mean_s_at_low_load
