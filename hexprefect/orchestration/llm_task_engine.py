@@ -44,7 +44,26 @@ class LlmTaskRunEngine(HexgenTaskRunEngine):
     # -- the lease ------------------------------------------------------------------------------
 
     async def take_lease(self) -> bool:
-        """Submit the request and wait until it may run; whether Prefect was told of a wait."""
+        """Submit the request and wait until it may run; whether Prefect was told of a wait.
+
+        A process that was taken for dead, because its machine slept or stalled, submits again what
+        it waited for: its flow runs go on where they were.
+
+        Raises:
+            QueryEnded: when the query has been ended by somebody else.
+        """
+        waited = False
+        for lost in range(MOST_LOST_LEASES + 1):
+            try:
+                return await self.submit_and_wait() or waited
+            except LeaseLost:
+                waited, self.request = True, None
+                if lost == MOST_LOST_LEASES:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def submit_and_wait(self) -> bool:
+        """One submission of `take_lease`."""
         task: Any = self.task
         assert isinstance(task, LlmTask)
         query = await self.get_query()

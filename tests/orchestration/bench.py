@@ -117,7 +117,7 @@ class StandIn:
                 if status is None:
                     return
                 _write(writer, status, _answer(text) if status == 200 else _refusal(text))
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             writer.close()

@@ -13,6 +13,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import Pause
 from prefect.flow_engine import run_flow_async
 from prefect.states import Pending, Suspended
+from sqlalchemy import update
 
 from hexprefect.completion import Completion
 from hexprefect.orchestration.flow_query import (
@@ -22,8 +23,10 @@ from hexprefect.orchestration.flow_query import (
 )
 from hexprefect.orchestration.llm_task import current_request, llm_task
 from hexprefect.orchestration.task_runner import HexgenTaskRunner
-from hexprefect.store import tables
-from tests.orchestration.bench import Fleet, StandIn, prompt_of
+from hexprefect.store import leases, tables
+from hexprefect.store.transaction import Transaction
+from hexprefect.store.values import QueryEnded
+from tests.orchestration.bench import Fleet, StandIn, prompt_of, until_async
 
 pytestmark = pytest.mark.usefixtures("seen_by_prefect", "fleet")
 
@@ -264,6 +267,47 @@ async def test_a_store_that_was_away_is_asked_again(
 
     assert await asking() == "echo x"
     assert the_query(fleet)["state"] == "answered"
+
+
+async def test_a_process_that_was_taken_for_dead_goes_on_where_it_was(
+    fleet: Fleet, instance: StandIn
+) -> None:
+    @flow(task_runner=HexgenTaskRunner())
+    async def asking() -> Any:
+        finished: Any = await ask.submit("finished")
+        instance.hold()
+        futures: list[Any] = [ask.submit(["running", number]) for number in range(6)]
+        await until_async(lambda: len(instance.running) == 4)
+        fleet.store.transact(_take_all_for_dead)
+        assert the_query(fleet)["state"] == "failed"
+        instance.release()
+        return [finished, *[await future for future in futures]]
+
+    assert await asking() == ["echo finished", *[f"echo ['running', {n}]" for n in range(6)]]
+    assert the_query(fleet)["state"] == "answered"
+    assert {row["state"] for row in fleet.rows(tables.requests)} == {"finished"}
+    assert (fleet.occupied(), fleet.backlog_s()) == (0, 0)
+    assert fleet.violations() == []
+
+
+def _take_all_for_dead(tx: Transaction) -> None:
+    tx.connection.execute(update(tables.processes).values(expires_at=0.0))
+    assert leases.expire(tx)
+
+
+async def test_a_flow_that_has_ended_its_query_asks_nothing_more(
+    fleet: Fleet, instance: StandIn
+) -> None:
+    @flow(task_runner=HexgenTaskRunner())
+    async def asking() -> None:
+        await ask.submit("x")
+        await end_query("answered", sql="SELECT 1")
+        await ask.submit("y")
+
+    with pytest.raises(QueryEnded):
+        await asking()
+    assert (the_query(fleet)["state"], the_query(fleet)["sql"]) == ("answered", "SELECT 1")
+    assert instance.asked == ["x"]
 
 
 # -- fingerprints -------------------------------------------------------------------------------
