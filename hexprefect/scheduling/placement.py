@@ -28,10 +28,8 @@ def place(
     fullest = max(queue_delay_s)
     speed = alpha / longest if longest > 0 else 0.0
     load = (1.0 - alpha) / fullest if fullest > 0 else 0.0
-    best = -1
-    least = 0.0
-    for index, (completion, delay) in enumerate(zip(completion_s, queue_delay_s, strict=True)):
-        score = speed * completion + load * delay
-        if best < 0 or score < least:
-            best, least = index, score
-    return best
+    scores = [
+        speed * completion + load * delay
+        for completion, delay in zip(completion_s, queue_delay_s, strict=True)
+    ]
+    return scores.index(min(scores))

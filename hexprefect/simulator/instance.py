@@ -103,6 +103,8 @@ class SimulatedInstance:
 
     def work_seconds(self, request: Request) -> float:
         """What the request adds to this instance's queue delay."""
+        if self._policy.backlog == "per-slot":
+            return request.completion_s / self.depth
         if self._policy.backlog not in ("occupancy", "clock"):
             return request.completion_s
         return completion_seconds_of(

@@ -11,7 +11,7 @@ from hexprefect.scheduling.order import Order
 DispatchRule = Literal[
     "round-robin", "least-loaded", "power-of-two", "paper", "normalised", "shortest-wait"
 ]
-Backlog = Literal["cost", "occupancy", "clock", "ever-growing"]
+Backlog = Literal["cost", "per-slot", "occupancy", "clock", "ever-growing"]
 
 
 class UnknownPolicy(HexprefectError):
@@ -43,8 +43,8 @@ class Policy:
     """Whether KV memory is reserved at admission for the prompt and the predicted answer; else the
     engine takes everything at once and queues it itself, first come, first served."""
     backlog: Backlog = "cost"
-    """What `t_queue` is: the sum over unfinished requests of `t_comp`, or of their share of the
-    engine; or a clock of that share, which runs down (`scheduling.delay`)."""
+    """What `t_queue` is: the sum over unfinished requests of `t_comp`, that sum divided by the
+    requests the instance runs at once, the sum of their shares of the engine, or a clock of that share, which runs down (`scheduling.delay`)."""
     prefix_aware: bool = False
     """Whether `t_comp` counts only the uncached part of the prompt."""
     batch_aware: bool = False
@@ -142,6 +142,15 @@ POLICIES: dict[str, Policy] = {
             backlog="occupancy",
             batch_aware=True,
             prefix_aware=True,
+        ),
+        Policy(
+            name="live",
+            summary="what `hexprefect.store` does: the paper's order, prefix- and batch-aware cost",
+            backlog="per-slot",
+            prefix_aware=True,
+            batch_aware=True,
+            engine_priority=True,
+            reappoints=True,
         ),
         Policy(
             name="hexprefect",
