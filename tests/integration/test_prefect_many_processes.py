@@ -30,7 +30,7 @@ from tests.orchestration.conftest import (  # noqa: F401
 PROCESSES = 4
 RUNS_EACH = int(os.environ.get("HEXPREFECT_TEST_RUNS_EACH", "3"))
 TASKS_EACH = 6
-AT_ONCE = 5
+AT_ONCE = 2 if RUNS_EACH < 10 else 5
 """Flow runs at once in each process: more would measure Prefect's server on SQLite."""
 SECONDS = {"fast": 0.05, "middle": 0.1, "slow": 0.2}
 SLOTS = 2

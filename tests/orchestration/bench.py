@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -57,6 +58,8 @@ class StandIn:
         self.asked: list[str] = []
         self.asked_at: list[float] = []
         """Epoch seconds, of the same requests."""
+        self.keys: list[str | None] = []
+        """The `Authorization` of the same requests."""
         self.running: list[str] = []
         self.most_running = 0
         self.left: list[str] = []
@@ -107,12 +110,14 @@ class StandIn:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 lines = [line.split(": ", 1) for line in head.strip().split("\r\n")[1:]]
-                length = int({key.lower(): value for key, value in lines}.get("content-length", 0))
+                headers = {key.lower(): value for key, value in lines}
+                length = int(headers.get("content-length", 0))
                 content = await reader.readexactly(length)
                 if not content:
                     _write(writer, 200, {})
                     continue
                 text = json.loads(content)["messages"][-1]["content"]
+                self.keys.append(headers.get("authorization"))
                 status = await self._generate(text, reader)
                 if status is None:
                     return
@@ -191,6 +196,11 @@ class Fleet:
         return self.store.read(
             lambda connection: [row._asdict() for row in connection.execute(table.select())]
         )
+
+    def dump(self) -> bytes:
+        """All bytes of the store's file and its journal."""
+        path = Path(self.url.removeprefix("sqlite:///"))
+        return b"".join(found.read_bytes() for found in path.parent.glob(f"{path.name}*"))
 
     def violations(self) -> list[Any]:
         return self.store.read(lambda connection: check_laws(connection, now=self.store.now()))

@@ -156,6 +156,21 @@ async def test_an_exception_keeps_its_type_and_its_arguments() -> None:
     await failing()
 
 
+async def test_who_stops_waiting_does_not_stop_the_task(instance: StandIn) -> None:
+    @flow(task_runner=HexgenTaskRunner())
+    async def impatient() -> Any:
+        instance.hold()
+        future: Any = ask.submit("x")
+        await until_async(lambda: instance.running == ["x"])
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(future.aresult(), 0.05)
+        assert (instance.running, instance.left) == (["x"], [])
+        instance.release()
+        return await future
+
+    assert await impatient() == "echo x"
+
+
 # -- map ----------------------------------------------------------------------------------------
 
 
