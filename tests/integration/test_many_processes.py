@@ -59,7 +59,7 @@ async def start_servers(stack: AsyncExitStack, store: Any) -> dict[str, Emulator
 
 async def until(so: Callable[[], bool]) -> None:
     """Wait until something is so; the test's own timeout bounds it."""
-    while not await asyncio.to_thread(so):
+    while not await asyncio.to_thread(so):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
 
 
@@ -105,13 +105,10 @@ async def test_many_processes_share_three_unequal_servers(store_url, open_store,
     # slots/seconds of the calls, as nobody has an empty slot. The tolerance is for the start and
     # the end, when not every slot is busy: at most a few calls of each of the seven slots.
     tolerance = 0.02 + 7 / total
-    served = Counter(
-        store.read(
-            lambda connection: (
-                connection.execute(select(tables.requests.c.instance)).scalars().all()
-            )
-        )
+    rows = store.read(
+        lambda connection: connection.execute(select(tables.requests.c.instance)).all()
     )
+    served = Counter(row.instance for row in rows)
     rates = {name: slots / seconds for name, (seconds, slots) in SERVERS.items()}
     shares = {name: served[name] / total for name in SERVERS}
     expected = {name: rate / sum(rates.values()) for name, rate in rates.items()}
