@@ -18,6 +18,7 @@ from prefect.states import Cancelled, Pending
 from prefect.utilities.annotations import quote
 
 from hexprefect.orchestration.future import HexgenFuture
+from hexprefect.orchestration.llm_task import LlmTask
 from hexprefect.orchestration.prefect_internals import (
     StopVisiting,
     create_task_run_locally,
@@ -59,6 +60,11 @@ class Job:
         self._task_run: TaskRun | None = None
         self._last_event: Any = None
         self._told_end = threading.Lock()
+
+    @property
+    def in_thread(self) -> bool:
+        """Whether it runs in a thread of its own, where it cannot be interrupted."""
+        return not (self.task.isasync or isinstance(self.task, LlmTask))
 
     @property
     def is_cancelled(self) -> bool:

@@ -129,6 +129,12 @@ class HexgenTaskRunner(TaskRunner[Any]):
         )
         # A flow inside an asynchronous task: waiting would stop the loop that it waits for.
         nested = background_loop().is_current()
+        if nested and goes_well and self._jobs:
+            self.logger.warning(
+                "A flow that an asynchronous task runs has ended before %d of its tasks, which are "
+                "cancelled: await their futures in the flow.",
+                len(self._jobs),
+            )
         if nested or not goes_well:
             self.cancel_all()
         if not nested:
@@ -215,10 +221,10 @@ class HexgenTaskRunner(TaskRunner[Any]):
             job.started = not job.is_cancelled and threads is not None
         if not job.started or threads is None:
             job.end_unstarted()
-        elif job.task.isasync or isinstance(job.task, LlmTask):
-            background_loop().loop.call_soon_threadsafe(self._start_on_loop, job)
-        else:
+        elif job.in_thread:
             threads.submit(job.context.run, self._run_in_thread, job)
+        else:
+            background_loop().loop.call_soon_threadsafe(self._start_on_loop, job)
 
     # -- running --------------------------------------------------------------------------------
 
@@ -296,15 +302,18 @@ class HexgenTaskRunner(TaskRunner[Any]):
             job.running.cancel()
 
     def _wait_for_jobs(self, timeout_s: float | None) -> None:
-        """Until all have ended, also those that they submit meanwhile, or the time is over."""
+        """Until all have ended, also those that they submit meanwhile, or the time is over.
+
+        With a timeout they have been cancelled, and those in threads do not notice: nobody waits.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self._jobs_lock:
-                waiting = [job.done for job in self._jobs]
+                jobs = [job for job in self._jobs if deadline is None or not job.in_thread]
             left_s = None if deadline is None else deadline - time.monotonic()
-            if not waiting or (left_s is not None and left_s <= 0):
+            if not jobs or (left_s is not None and left_s <= 0):
                 return
-            concurrent.futures.wait(waiting, timeout=left_s)
+            concurrent.futures.wait([job.done for job in jobs], timeout=left_s)
 
     async def _end_query(self, query: FlowQuery, error: BaseException | None) -> None:
         try:

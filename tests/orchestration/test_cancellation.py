@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,11 @@ import pytest
 from prefect import flow, task
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.states import Cancelling
+from prefect.states import Cancelling, Pending
 
 from hexprefect.orchestration.llm_task import current_request, llm_task
 from hexprefect.orchestration.task_runner import HexgenTaskRunner
-from hexprefect.store import tables
+from hexprefect.store import leases, tables
 from tests.orchestration.bench import (
     Fleet,
     SeenByPrefect,
@@ -132,6 +134,40 @@ async def test_other_flow_runs_of_the_same_flow_go_on(
     assert await other == ["echo other0", "echo other1", "echo other2"]
     assert sum(text.startswith("doomed") for text in slots.asked) == 2
     assert_idle_and_clean(fleet)
+
+
+async def test_a_cancelled_flow_does_not_wait_for_threads_that_cannot_be_interrupted(
+    fleet: Fleet,
+    slots: StandIn,
+    seen_by_prefect: SeenByPrefect,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hexprefect.orchestration.task_runner.CANCEL_TIMEOUT_S", 40.0)
+    began, release, ended = threading.Event(), threading.Event(), threading.Event()
+    attempts: list[int] = []
+    futures: list[Any] = []
+
+    @task(retries=3)
+    def stubborn() -> None:
+        attempts.append(1)
+        began.set()
+        release.wait(20)
+        ended.set()
+        raise ValueError("too late")
+
+    @flow(task_runner=HexgenTaskRunner())
+    async def asking() -> None:
+        futures.append(stubborn.submit())
+        await until_async(began.is_set)
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await asking()
+    assert not ended.is_set()
+    release.set()
+    await until_async(futures[0].wrapped_future.done)
+    assert attempts == [1], "it has no further attempt"
+    assert futures[0].state.name == "Cancelled"
 
 
 async def test_tasks_that_are_cancelled_at_once_end_at_once(
@@ -358,8 +394,6 @@ async def test_a_killed_process_loses_its_leases_and_a_new_one_goes_on(
     tmp_path: Path,
 ) -> None:
     """Laws 6 and 8: what had finished is reused under the same flow run, the rest is run again."""
-    from prefect.states import Pending
-
     flow_run = await prefect_client.create_flow_run(
         _asking(tmp_path), parameters={"count": 4}, state=Pending()
     )
@@ -374,8 +408,6 @@ async def test_a_killed_process_loses_its_leases_and_a_new_one_goes_on(
         first.send_signal(signal.SIGKILL)
         await asyncio.to_thread(first.wait, 30)
         # Somebody else's heartbeat finds it dead; here, this test's own process.
-        from hexprefect.store import leases
-
         await until_async(lambda: bool(fleet.store.transact(leases.expire)), limit_s=30)
         assert fleet.occupied() == 0
         assert fleet.backlog_s() == 0
@@ -414,8 +446,6 @@ def _finished(fleet: Fleet) -> int:
 
 
 def _asking(folder: Path) -> Any:
-    import importlib.util
-
     spec = importlib.util.spec_from_file_location("asking", folder / "asking.py")
     assert spec is not None
     assert spec.loader is not None

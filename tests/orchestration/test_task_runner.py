@@ -533,6 +533,34 @@ async def test_a_flow_waits_for_what_it_submitted_and_did_not_await(fleet: Fleet
     assert [query["state"] for query in fleet.rows(tables.queries)] == ["answered"]
 
 
+async def test_a_flow_inside_an_async_task_cancels_what_it_did_not_await(
+    fleet: Fleet, instance: StandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    futures: list[Any] = []
+
+    @flow(task_runner=HexgenTaskRunner())
+    async def forgetful() -> str:
+        futures.append(ask.submit("x"))
+        await until_async(lambda: instance.running == ["x"])
+        return "done"
+
+    @task
+    async def runs_flow() -> str:
+        return await forgetful()
+
+    @flow(task_runner=HexgenTaskRunner())
+    async def outer() -> Any:
+        instance.hold()
+        done: Any = await runs_flow.submit()
+        assert (await futures[0].astate()).name == "Cancelled"
+        return done
+
+    assert await outer() == "done"
+    assert "await their futures" in caplog.text
+    await until_async(lambda: fleet.occupied() == 0)
+    assert fleet.violations() == []
+
+
 # -- one runner, many flow runs -----------------------------------------------------------------
 
 
