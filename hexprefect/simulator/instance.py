@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from dataclasses import replace
 
 from hexprefect.scheduling import Waiting, admit, cached_prefix_tokens, hold_prefix
@@ -25,6 +25,9 @@ LOOK_AHEAD = 2 * DEFAULT_PATIENCE
 
 UNLIMITED = 1 << 30
 
+_FIRST_LATE = (1,)
+"""Sorts before every late entry and after all others."""
+
 _MOST_SEGMENTS = 256
 """Prefix segments that an instance is believed to hold at most."""
 
@@ -39,6 +42,7 @@ class SimulatedInstance:
     """Queue, counters and engine of one instance. The simulation calls it; it knows no other."""
 
     __slots__ = (
+        "_before_late",
         "_held",
         "_held_keys",
         "_mean_output",
@@ -91,6 +95,8 @@ class SimulatedInstance:
         self._held_keys: frozenset[str] = frozenset()
         self._overflows = False
         """Whether some segment was ever forgotten for another."""
+        self._before_late = 0
+        """Requests admitted since a late one had its turn."""
         self._seen = 0
         self._mean_uncached = 0.0
         self._mean_output = 0.0
@@ -207,7 +213,10 @@ class SimulatedInstance:
             # requests are let in one at a time.
             free_kv = kv_tokens - self.reserved_kv - self.shared_kv
             first = queue[0][4]
-            if not self.admitted or self._needed(first) <= free_kv:
+            late = self._late_whose_turn_it_is(free_kv)
+            if late is not None:
+                chosen = late
+            elif not self.admitted or self._needed(first) <= free_kv:
                 chosen = queue.pop(0)[4]
             else:
                 taken = self._pass_over(free_kv)
@@ -218,6 +227,21 @@ class SimulatedInstance:
             free -= 1
             started.append(chosen)
         return started
+
+    def _late_whose_turn_it_is(self, free_kv: int) -> Request | None:
+        """The first late request, after enough others have gone before it."""
+        if not self._policy.late_last:
+            return None
+        place = bisect_left(self.queue, _FIRST_LATE)
+        if place == len(self.queue) or place == 0:
+            self._before_late = 0
+            return None
+        self._before_late += 1
+        late = self.queue[place][4]
+        if self._before_late <= self._policy.late_turn or self._needed(late) > free_kv:
+            return None
+        self._before_late = 0
+        return self.queue.pop(place)[4]
 
     def _pass_over(self, free_kv: int) -> Request | None:
         """The first request that fits, where the head of the queue does not."""

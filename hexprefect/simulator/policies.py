@@ -35,6 +35,9 @@ class Policy:
     """Overload policy: what can no longer be in time is served after what can."""
     stretch: float = 1.0
     """For `late_last`: how much longer than predicted the remaining work is reckoned to take."""
+    late_turn: int = 10
+    """With `late_last`: after so many others a late request has its turn, the one that comes first
+    in the order, so that nobody starves however long the overload lasts."""
     depth: int | None = None
     """Requests that an instance is given at once; `None`: as many as fit."""
     slowdown: float | None = None
@@ -44,7 +47,8 @@ class Policy:
     engine takes everything at once and queues it itself, first come, first served."""
     backlog: Backlog = "cost"
     """What `t_queue` is: the sum over unfinished requests of `t_comp`, that sum divided by the
-    requests the instance runs at once, the sum of their shares of the engine, or a clock of that share, which runs down (`scheduling.delay`)."""
+    requests the instance runs at once, the sum of their shares of the engine, or a clock of those
+    shares, which runs down (`scheduling.delay`)."""
     prefix_aware: bool = False
     """Whether `t_comp` counts only the uncached part of the prompt."""
     batch_aware: bool = False
@@ -157,6 +161,19 @@ POLICIES: dict[str, Policy] = {
             summary="ours: laxity of the query, depth by slowdown, prefix- and batch-aware cost",
             order="laxity",
             slowdown=5.0,
+            backlog="clock",
+            prefix_aware=True,
+            batch_aware=True,
+            counts_delay_caused=True,
+            engine_priority=True,
+        ),
+        Policy(
+            name="hexprefect-attainment",
+            summary="ours under overload: what can no longer be in time goes last, less depth",
+            order="laxity",
+            late_last=True,
+            stretch=2.0,
+            slowdown=2.0,
             backlog="clock",
             prefix_aware=True,
             batch_aware=True,

@@ -213,3 +213,21 @@ def test_recorded_arrivals_keep_their_pattern() -> None:
     run = experiment(POLICIES["hexgen"], queries=queries, arrivals=parse_arrivals("recorded"))
     moments = [moment for moment, _ in replace(run, rate=4 / 16).arriving()]
     assert moments == pytest.approx([0, 1, 4, 9, 16])
+
+
+def test_under_endless_overload_the_late_still_have_their_turn() -> None:
+    """One instance, twice its load: without turns no late query is answered while others come."""
+    cluster = parse_cluster("a100")
+    call = Query((Call("only", 1_000, 200),), slo_s=20.0)
+    arrivals = [(2.0 * number, call) for number in range(200)]
+    turns = replace(POLICIES["hexprefect-attainment"], depth=1, slowdown=None)
+
+    def late_answers(policy: Policy) -> int:
+        outcome = Simulation(cluster, policy, check_laws=True).run(arrivals)
+        return sum(
+            latency > 2 * 20.0 and arrived_at + latency < arrivals[-1][0]
+            for arrived_at, latency in zip(outcome.arrived_at, outcome.latency_s, strict=True)
+        )
+
+    assert late_answers(turns) > 3
+    assert late_answers(replace(turns, late_turn=10_000)) == 0
