@@ -24,6 +24,10 @@ logger = logging.getLogger(__name__)
 
 PROBE_TIMEOUT_S = 3.0
 
+OVERRULE_AFTER_S = 15.0
+"""A hung engine answers its health route: whoever has no traffic there believes the process that
+has, which looks again by itself; only after so long is it taken to be gone."""
+
 
 class FleetHealth:
     """Turns evidence about instances into their state in the store."""
@@ -94,9 +98,9 @@ class FleetHealth:
         )
         if change is not None:
             await self._apply(change)
-        elif view.state != self._monitor.state(name) and report.healthy:
-            # The store's word is from a process that is gone or was mistaken; this one has looked.
-            await self._set(name, self._monitor.state(name), "answers its health route")
+        elif report.healthy and view.state != "alive" and self._monitor.state(name) == "alive":
+            # The word of a process that is gone, or was mistaken.
+            await self._store.run(lambda tx: _overrule(tx, name))
 
     async def _apply(self, change: StateChange) -> None:
         logger.warning("Instance %s is %s: %s", change.instance, change.after, change.reason)
@@ -105,6 +109,15 @@ class FleetHealth:
     async def _set(self, name: str, state: str, reason: str) -> None:
         with contextlib.suppress(UnknownInstance, HexprefectError):
             await self._store.run(lambda tx: _set_unless_draining(tx, name, state, reason))
+
+
+def _overrule(tx: Transaction, name: str) -> None:
+    """Believe a health route, once nobody has said anything else for a while."""
+    load = tx.instances.get(name)
+    if load is None or load.state not in ("suspect", "dead"):
+        return
+    if tx.now - load.changed_at > OVERRULE_AFTER_S:
+        set_instance_state(tx, name, "alive", reason="answers its health route")
 
 
 def _set_unless_draining(tx: Transaction, name: str, state: str, reason: str) -> None:
