@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,80 +16,44 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from hexprefect.errors import HexprefectError
-from hexprefect.simulator.arrivals import Arrivals, parse_arrivals
-from hexprefect.simulator.cluster import Cluster, capacity, parse_cluster, read_profiles
-from hexprefect.simulator.engine_values import EngineOptions, Prefill
+from hexprefect.simulator.arrivals import parse_arrivals
+from hexprefect.simulator.cluster import parse_cluster
+from hexprefect.simulator.command_options import (
+    ArrivalText,
+    ClusterText,
+    Cores,
+    Json,
+    Model,
+    NoPrefixCache,
+    Number,
+    ObjectiveText,
+    PrefillMode,
+    ProfileFile,
+    Rates,
+    Setting,
+    SloScale,
+    Slots,
+    Traces,
+    alpha_of,
+    cluster_of,
+    engine_options,
+    objective_of,
+    rates_of,
+    tuned_policy,
+    workload_of,
+)
 from hexprefect.simulator.experiment import Experiment, Measured, measure_all
-from hexprefect.simulator.facts import profiles
-from hexprefect.simulator.generator import named_workload
-from hexprefect.simulator.policies import POLICIES, Policy, named_policy
+from hexprefect.simulator.policies import POLICIES, named_policy
 from hexprefect.simulator.reproduction import BASELINES, Evaluation, write_report
-from hexprefect.simulator.tuner import OBJECTIVES, CannotTune, Objective, Tuning
+from hexprefect.simulator.tuner import Tuning
 from hexprefect.simulator.tuner import tune as tune_window
-from hexprefect.simulator.workload import Query, read_workload
+from hexprefect.simulator.workflow_effect import Effect, workflow_effect
 
 app = typer.Typer(
     no_args_is_help=True, help="Simulate scheduling policies, tune α, reproduce the evaluation."
 )
 
-_TUNING_SEED = 1000
-"""Windows for tuning are drawn with other seeds than the runs that are reported."""
-
 _err = Console(stderr=True)
-
-Traces = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="TRACE…",
-        help="Workloads: a file (the reference's JSON list, or JSONL, one query a line), or the "
-        "name of a generated one: bird, spider, bird-ours, spider-ours.",
-    ),
-]
-ClusterText = Annotated[
-    str,
-    typer.Option(
-        "--cluster",
-        help="HARDWARE:COUNT,… such as a100:2,a6000:1,l40s:1, or heterogeneous-1, heterogeneous-2, "
-        "homogeneous.",
-    ),
-]
-Rates = Annotated[
-    str,
-    typer.Option(
-        "--rate",
-        help="Queries a second, several with commas. With an x, multiples of the cluster's "
-        "estimated capacity for the trace: 0.5x,1x,2x.",
-    ),
-]
-ArrivalText = Annotated[
-    str,
-    typer.Option(
-        "--arrivals", help="poisson, gamma:CV, deterministic, phases:RATExSECONDS,… or recorded."
-    ),
-]
-SloScale = Annotated[
-    float,
-    typer.Option(min=0.1, help="SLO of a query, in multiples of its duration alone."),
-]
-NoPrefixCache = Annotated[
-    bool, typer.Option("--no-prefix-cache", help="Switch the engines' prefix caching off.")
-]
-PrefillMode = Annotated[
-    str, typer.Option(help="How engines treat prompts: chunked (vLLM's default) or first.")
-]
-Model = Annotated[str, typer.Option(help="Profiles: llama-3.1-70b or qwen3-30b-a3b.")]
-ProfileFile = Annotated[
-    Path | None, typer.Option("--profiles", help="JSON file with profiles of your own.")
-]
-Number = Annotated[
-    int | None,
-    typer.Option(
-        "--queries", min=1, help="Queries that arrive. Default: the whole trace, at least 300."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
-Cores = Annotated[int, typer.Option(min=1, help="Processes at once.")]
-ObjectiveText = Annotated[str, typer.Option("--objective", help="p95, attainment or mean.")]
 
 
 @app.command()
@@ -112,6 +76,7 @@ def simulate(
     arrivals: ArrivalText = "poisson",
     no_prefix_cache: NoPrefixCache = False,
     prefill: PrefillMode = "chunked",
+    slots: Slots = 256,
     model: Model = "llama-3.1-70b",
     profile_file: ProfileFile = None,
     queries: Number = None,
@@ -128,20 +93,22 @@ def simulate(
     --policy rr-fcfs,hexgen,hexprefect --seeds 3`
     """
     with _errors(as_json):
-        setting = _Setting(
-            cluster=_cluster(cluster, no_prefix_cache, prefill, model, profile_file),
+        setting = Setting(
+            cluster=cluster_of(
+                cluster, model, profile_file, engine_options(prefill, slots, no_prefix_cache)
+            ),
             arrivals=parse_arrivals(arrivals),
             slo_scale=slo_scale,
             number=queries,
         )
         names = list(POLICIES) if policy == "all" else policy.split(",")
-        number, tuned = _alpha(alpha)
-        aim = _objective(objective)
+        number, tuned = alpha_of(alpha)
+        aim = objective_of(objective)
         experiments: list[Experiment] = []
         with _progress("simulating") as bar:
             for trace in traces:
-                workload = _workload(trace)
-                for each_rate in _rates(rate, workload, setting.cluster):
+                workload = workload_of(trace)
+                for each_rate in rates_of(rate, workload, setting.cluster):
                     for name in names:
                         chosen = named_policy(name.strip())
                         if number is not None and chosen.tunes_alpha:
@@ -149,7 +116,7 @@ def simulate(
                         first = setting.experiment(trace, workload, each_rate, chosen)
                         if tuned and chosen.tunes_alpha:
                             bar.say(f"tuning {name} at {each_rate:.3f}/s")
-                            chosen = _tuned(first, aim, cores)
+                            chosen = tuned_policy(first, aim, cores)
                         experiments.extend(
                             replace(first, policy=chosen, seed=seed, check_laws=check_laws)
                             for seed in range(seeds)
@@ -175,6 +142,7 @@ def tune(
     arrivals: ArrivalText = "poisson",
     no_prefix_cache: NoPrefixCache = False,
     prefill: PrefillMode = "chunked",
+    slots: Slots = 256,
     model: Model = "llama-3.1-70b",
     profile_file: ProfileFile = None,
     queries: Annotated[int, typer.Option(min=10, help="Queries of the window.")] = 100,
@@ -186,19 +154,21 @@ def tune(
     The choice is never worse than round-robin on the window.
     """
     with _errors(as_json):
-        setting = _Setting(
-            cluster=_cluster(cluster, no_prefix_cache, prefill, model, profile_file),
+        setting = Setting(
+            cluster=cluster_of(
+                cluster, model, profile_file, engine_options(prefill, slots, no_prefix_cache)
+            ),
             arrivals=parse_arrivals(arrivals),
             slo_scale=slo_scale,
             number=queries,
         )
-        aim = _objective(objective)
+        aim = objective_of(objective)
         records: list[dict[str, Any]] = []
         tunings: list[Tuning] = []
         with _progress("tuning") as bar:
             for trace in traces:
-                workload = _workload(trace)
-                for each_rate in _rates(rate, workload, setting.cluster):
+                workload = workload_of(trace)
+                for each_rate in rates_of(rate, workload, setting.cluster):
                     window = setting.experiment(trace, workload, each_rate, named_policy(policy))
                     bar.begin(None)
                     tuning = tune_window(
@@ -237,6 +207,9 @@ def reproduce(
     policies: Annotated[str, typer.Option("--policy", help="Policies, with commas.")] = ",".join(
         BASELINES
     ),
+    workflow: Annotated[
+        bool, typer.Option(help="Also measure our workflow against the reference's.")
+    ] = True,
     quick: Annotated[
         bool, typer.Option("--quick", help="One seed, 100 queries, two rates: a look, no result.")
     ] = False,
@@ -245,7 +218,7 @@ def reproduce(
 ) -> None:
     """Run the whole evaluation and write a report: tables, figures, claims beside measurements."""
     with _errors(as_json):
-        workloads = {name: _workload(name) for name in traces or ["bird", "spider"]}
+        workloads = {name: workload_of(name) for name in traces or ["bird", "spider"]}
         evaluation = Evaluation(
             workloads=workloads,
             models=tuple(models.split(",")),
@@ -257,117 +230,23 @@ def reproduce(
         with _progress("reproducing") as bar:
             bar.begin(evaluation.size)
             results = evaluation.run(cores=cores, progress=lambda _: bar.advance())
+            effects: list[Effect] = []
+            if workflow:
+                bar.say("the workflow's effect")
+                effects = workflow_effect(
+                    parse_cluster("heterogeneous-1"),
+                    named_policy("hexprefect"),
+                    number=evaluation.number or 300,
+                    seeds=evaluation.seeds,
+                )
         command = "hexprefect reproduce " + " ".join(
             ["--out DIR", *(f"--trace {Path(name).name}" for name in workloads)]
         )
-        report = write_report(evaluation, results, out, command=command)
+        report = write_report(evaluation, results, out, command=command, effects=effects)
         if as_json:
             _print_json({"report": str(report), "records": [each.as_record() for each in results]})
         else:
             typer.echo(str(report))
-
-
-# -- reading options -------------------------------------------------------------------------------
-
-
-class _Setting:
-    """What all experiments of one command have in common."""
-
-    def __init__(
-        self, *, cluster: Cluster, arrivals: Arrivals, slo_scale: float, number: int | None
-    ) -> None:
-        self.cluster = cluster
-        self.arrivals = arrivals
-        self.slo_scale = slo_scale
-        self.number = number
-
-    def experiment(
-        self, trace: str, queries: tuple[Query, ...], rate: float, policy: Policy
-    ) -> Experiment:
-        return Experiment(
-            trace=Path(trace).stem,
-            queries=queries,
-            cluster=self.cluster,
-            policy=policy,
-            rate=rate,
-            arrivals=self.arrivals,
-            slo_scale=self.slo_scale,
-            number=self.number,
-        )
-
-
-class BadOption(HexprefectError):
-    """An option of the command line that cannot be understood."""
-
-
-def _workload(trace: str) -> tuple[Query, ...]:
-    if trace.partition("-")[0] in ("bird", "spider") and not Path(trace).exists():
-        return named_workload(trace)
-    return read_workload(Path(trace))
-
-
-def _cluster(
-    text: str, no_prefix_cache: bool, prefill: str, model: str, profile_file: Path | None
-) -> Cluster:
-    if prefill not in ("chunked", "first"):
-        raise BadOption(f"--prefill {prefill!r} does not exist.", remedy="Use chunked or first.")
-    known = dict(profiles(model))
-    if profile_file is not None:
-        known |= read_profiles(profile_file)
-    options = EngineOptions(prefill=cast(Prefill, prefill), prefix_cache=not no_prefix_cache)
-    return parse_cluster(text, options=options, known=known)
-
-
-def _rates(text: str, workload: tuple[Query, ...], cluster: Cluster) -> list[float]:
-    rates = []
-    for part in text.split(","):
-        number, relative = part.strip(), part.strip().endswith("x")
-        try:
-            rate = float(number.removesuffix("x"))
-        except ValueError:
-            rate = 0.0
-        if not rate > 0:
-            raise BadOption(
-                f"--rate {part!r} is no positive rate.", remedy="Write 0.2,0.4 or 0.5x,1x."
-            )
-        rates.append(rate * capacity(workload, cluster) if relative else rate)
-    return rates
-
-
-def _alpha(text: str | None) -> tuple[float | None, bool]:
-    if text is None or text == "tuned":
-        return None, text == "tuned"
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number <= 1:
-        raise BadOption(f"--alpha {text!r} is not in [0, 1].", remedy="Give a number, or tuned.")
-    return number, False
-
-
-def _objective(text: str) -> Objective:
-    if text not in OBJECTIVES:
-        raise BadOption(
-            f"--objective {text!r} does not exist.", remedy=f"Use {', '.join(OBJECTIVES)}."
-        )
-    return text
-
-
-def _tuned(window: Experiment, objective: Objective, cores: int) -> Policy:
-    """The policy tuned on a window of its own; α alone, except for ours."""
-    try:
-        tuning = tune_window(
-            replace(window, number=min(window.number or 200, 200)),
-            objective=objective,
-            seeds=(_TUNING_SEED, _TUNING_SEED + 1),
-            alphas=tuple(round(0.1 * step, 1) for step in range(11)),
-            jointly=window.policy.name == "hexprefect" and objective != "p95",
-            cores=cores,
-        )
-    except CannotTune:
-        return window.policy
-    return tuning.policy if tuning.policy.tunes_alpha else window.policy
 
 
 # -- printing --------------------------------------------------------------------------------------

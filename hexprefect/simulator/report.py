@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hexprefect.simulator.experiment import Measured
 from hexprefect.simulator.reproduction import Comparison, Evaluation, Row, geometric_mean
+from hexprefect.simulator.workflow_effect import Effect
 
 _UNEQUAL = ("heterogeneous-1", "heterogeneous-2")
 _EQUAL = ("homogeneous",)
@@ -20,7 +21,12 @@ def write_records(results: Sequence[Measured], path: Path) -> None:
 
 
 def report_text(
-    evaluation: Evaluation, table: Sequence[Row], figures: Sequence[str], *, command: str
+    evaluation: Evaluation,
+    table: Sequence[Row],
+    figures: Sequence[str],
+    *,
+    command: str,
+    effects: Sequence[Effect] = (),
 ) -> str:
     """The report in Markdown."""
     parts = [
@@ -31,6 +37,7 @@ def report_text(
         "written so that above 1 is better.\n",
         "## Claims and measurements\n",
         _claims(table),
+        *_effects(effects),
         "## Figures\n",
         *(f"![{Path(name).stem}]({name})\n" for name in figures),
         "## Tables\n",
@@ -98,6 +105,25 @@ def _claims(table: Sequence[Row]) -> str:
         ratios("hexprefect", "least-loaded", "p95_s", clusters=_EQUAL),
     )
     return "\n".join(lines) + "\n"
+
+
+def _effects(effects: Sequence[Effect]) -> list[str]:
+    if not effects:
+        return []
+    reference = effects[0]
+    lines = [
+        "## The workflow's effect\n",
+        "The same generated questions under `hexprefect`; the SLO is that of the reference.\n",
+        "| workflow | mean s at low load | times sooner | queries/s at 95 % | times more |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    lines.extend(
+        f"| {effect.workflow} | {effect.mean_s_at_low_load:.1f} | "
+        f"{reference.mean_s_at_low_load / effect.mean_s_at_low_load:.2f} | "
+        f"{effect.capacity_qps:.3f} | {effect.capacity_qps / reference.capacity_qps:.2f} |"
+        for effect in effects
+    )
+    return [*lines, ""]
 
 
 def _tables(table: Sequence[Row]) -> list[str]:

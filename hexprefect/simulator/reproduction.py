@@ -14,6 +14,7 @@ from hexprefect.simulator.experiment import Experiment, Measured, measure_all
 from hexprefect.simulator.facts import profiles
 from hexprefect.simulator.outcome import Summary
 from hexprefect.simulator.policies import POLICIES, Policy
+from hexprefect.simulator.workflow_effect import Effect
 from hexprefect.simulator.workload import Query
 
 BASELINES = (
@@ -193,7 +194,12 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def write_report(
-    evaluation: Evaluation, results: Sequence[Measured], out: Path, *, command: str
+    evaluation: Evaluation,
+    results: Sequence[Measured],
+    out: Path,
+    *,
+    command: str,
+    effects: Sequence[Effect] = (),
 ) -> Path:
     """Write `report.md`, its figures and `records.json` into a folder.
 
@@ -208,5 +214,6 @@ def write_report(
     figures = draw_figures(evaluation, table, out)
     write_records(results, out / "records.json")
     path = out / "report.md"
-    path.write_text(report_text(evaluation, table, figures, command=command), encoding="utf-8")
+    text = report_text(evaluation, table, figures, command=command, effects=effects)
+    path.write_text(text, encoding="utf-8")
     return path

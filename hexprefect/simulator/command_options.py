@@ -1,0 +1,190 @@
+"""What the simulator's commands have in common: their options, and how each is read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from hexprefect.errors import HexprefectError
+from hexprefect.simulator.arrivals import Arrivals
+from hexprefect.simulator.cluster import Cluster, capacity, parse_cluster, read_profiles
+from hexprefect.simulator.engine_values import EngineOptions, Prefill
+from hexprefect.simulator.experiment import Experiment
+from hexprefect.simulator.facts import profiles
+from hexprefect.simulator.generator import named_workload
+from hexprefect.simulator.policies import Policy
+from hexprefect.simulator.tuner import OBJECTIVES, CannotTune, Objective, tune
+from hexprefect.simulator.workload import Query, read_workload
+
+TUNING_SEED = 1000
+"""Windows for tuning are drawn with other seeds than the runs that are reported."""
+
+Traces = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TRACE…",
+        help="Workloads: a file (the reference's JSON list, or JSONL, one query a line), or the "
+        "name of a generated one: bird, spider, bird-ours, spider-ours.",
+    ),
+]
+ClusterText = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        help="HARDWARE:COUNT,… such as a100:2,a6000:1,l40s:1, or heterogeneous-1, heterogeneous-2, "
+        "homogeneous.",
+    ),
+]
+Rates = Annotated[
+    str,
+    typer.Option(
+        "--rate",
+        help="Queries a second, several with commas. With an x, multiples of the cluster's "
+        "estimated capacity for the trace: 0.5x,1x,2x.",
+    ),
+]
+ArrivalText = Annotated[
+    str,
+    typer.Option(
+        "--arrivals", help="poisson, gamma:CV, deterministic, phases:RATExSECONDS,… or recorded."
+    ),
+]
+SloScale = Annotated[
+    float,
+    typer.Option(min=0.1, help="SLO of a query, in multiples of its duration alone."),
+]
+NoPrefixCache = Annotated[
+    bool, typer.Option("--no-prefix-cache", help="Switch the engines' prefix caching off.")
+]
+PrefillMode = Annotated[
+    str, typer.Option(help="How engines treat prompts: chunked (vLLM's default) or first.")
+]
+Slots = Annotated[
+    int, typer.Option(min=1, help="Sequences an engine runs at once (vLLM's max_num_seqs).")
+]
+Model = Annotated[str, typer.Option(help="Profiles: llama-3.1-70b or qwen3-30b-a3b.")]
+ProfileFile = Annotated[
+    Path | None, typer.Option("--profiles", help="JSON file with profiles of your own.")
+]
+Number = Annotated[
+    int | None,
+    typer.Option(
+        "--queries", min=1, help="Queries that arrive. Default: the whole trace, at least 300."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+Cores = Annotated[int, typer.Option(min=1, help="Processes at once.")]
+ObjectiveText = Annotated[str, typer.Option("--objective", help="p95, attainment or mean.")]
+
+
+class Setting:
+    """What all experiments of one command have in common."""
+
+    def __init__(
+        self, *, cluster: Cluster, arrivals: Arrivals, slo_scale: float, number: int | None
+    ) -> None:
+        self.cluster = cluster
+        self.arrivals = arrivals
+        self.slo_scale = slo_scale
+        self.number = number
+
+    def experiment(
+        self, trace: str, queries: tuple[Query, ...], rate: float, policy: Policy
+    ) -> Experiment:
+        """One run of a trace at a rate under a policy."""
+        return Experiment(
+            trace=Path(trace).stem,
+            queries=queries,
+            cluster=self.cluster,
+            policy=policy,
+            rate=rate,
+            arrivals=self.arrivals,
+            slo_scale=self.slo_scale,
+            number=self.number,
+        )
+
+
+class BadOption(HexprefectError):
+    """An option of the command line that cannot be understood."""
+
+
+def workload_of(trace: str) -> tuple[Query, ...]:
+    """The queries of a trace: a file, or the name of a generated workload."""
+    if trace.partition("-")[0] in ("bird", "spider") and not Path(trace).exists():
+        return named_workload(trace)
+    return read_workload(Path(trace))
+
+
+def engine_options(prefill: str, slots: int, no_prefix_cache: bool) -> EngineOptions:
+    """The engines, as the options say."""
+    if prefill not in ("chunked", "first"):
+        raise BadOption(f"--prefill {prefill!r} does not exist.", remedy="Use chunked or first.")
+    return EngineOptions(
+        prefill=cast(Prefill, prefill), slots=slots, prefix_cache=not no_prefix_cache
+    )
+
+
+def cluster_of(text: str, model: str, profile_file: Path | None, options: EngineOptions) -> Cluster:
+    """The cluster, with profiles of one's own where a file is given."""
+    known = dict(profiles(model))
+    if profile_file is not None:
+        known |= read_profiles(profile_file)
+    return parse_cluster(text, options=options, known=known)
+
+
+def rates_of(text: str, workload: tuple[Query, ...], cluster: Cluster) -> list[float]:
+    """Queries a second; multiples of the estimated capacity where they end in x."""
+    rates = []
+    for part in text.split(","):
+        number, relative = part.strip(), part.strip().endswith("x")
+        try:
+            rate = float(number.removesuffix("x"))
+        except ValueError:
+            rate = 0.0
+        if not rate > 0:
+            raise BadOption(
+                f"--rate {part!r} is no positive rate.", remedy="Write 0.2,0.4 or 0.5x,1x."
+            )
+        rates.append(rate * capacity(workload, cluster) if relative else rate)
+    return rates
+
+
+def alpha_of(text: str | None) -> tuple[float | None, bool]:
+    """α as a number, and whether it is to be tuned."""
+    if text is None or text == "tuned":
+        return None, text == "tuned"
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise BadOption(f"--alpha {text!r} is not in [0, 1].", remedy="Give a number, or tuned.")
+    return number, False
+
+
+def objective_of(text: str) -> Objective:
+    """What tuning aims at."""
+    if text not in OBJECTIVES:
+        raise BadOption(
+            f"--objective {text!r} does not exist.", remedy=f"Use {', '.join(OBJECTIVES)}."
+        )
+    return text
+
+
+def tuned_policy(window: Experiment, objective: Objective, cores: int) -> Policy:
+    """The policy tuned on a window of its own; α alone, except for ours."""
+    try:
+        tuning = tune(
+            replace(window, number=min(window.number or 200, 200)),
+            objective=objective,
+            seeds=(TUNING_SEED, TUNING_SEED + 1),
+            alphas=tuple(round(0.1 * step, 1) for step in range(11)),
+            jointly=window.policy.name == "hexprefect" and objective != "p95",
+            cores=cores,
+        )
+    except CannotTune:
+        return window.policy
+    return tuning.policy if tuning.policy.tunes_alpha else window.policy
