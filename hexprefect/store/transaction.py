@@ -26,6 +26,7 @@ from hexprefect.scheduling import (
 from hexprefect.scheduling.prediction import StageHistory
 from hexprefect.scheduling.reappointment import Movable, choose_reappointment
 from hexprefect.store import statements, tables
+from hexprefect.store.engine import read_together
 from hexprefect.store.load import InstanceLoad
 from hexprefect.store.values import DispatchSettings, Grant
 
@@ -225,8 +226,9 @@ class Transaction:
         """Admit, on every instance whose load changed, the requests that it has room for."""
         touched = [self.instances[name] for name in sorted(self._touched & set(self.instances))]
         serving = [load for load in touched if load.serves]
+        queues = self._queues([load for load in serving if load.capacity > load.occupied])
         for load in serving:
-            self._admit_on(load)
+            self._admit_on(load, queues.get(load.name, []))
         # Only what still waits, once every queue has used its own room, is taken elsewhere.
         for load in serving:
             self._take_over(load)
@@ -332,27 +334,34 @@ class Transaction:
         for row in self.connection.execute(statement[postgresql], {"ids": [key]}):
             known[row.id] = row._asdict()
 
-    def _queue(self, load: InstanceLoad, most: int) -> list[Row]:
-        """The head of an instance's queue, in order, new requests of this transaction included."""
-        fresh = [
-            row
-            for row in self._new.values()
-            if row["instance"] == load.name and row["state"] == "waiting"
-        ]
-        if load.waiting <= len(fresh):
-            return fresh
-        self.write_changes()
+    def _queues(self, loads: Sequence[InstanceLoad]) -> dict[str, list[Row]]:
+        """The head of each instance's queue, new requests of this transaction included."""
+        queues: dict[str, list[Row]] = {load.name: [] for load in loads if load.waiting > 0}
+        for row in self._new.values():
+            if row["state"] == "waiting" and row["instance"] in queues:
+                queues[row["instance"]].append(row)
         gone = {row["key"] for row in self._admitted}
-        stored = self.connection.execute(
-            statements.HEADS, {"queue": load.name, "most": most + len(gone)}
-        )
-        return fresh + [row._asdict() for row in stored if row.id not in gone]
+        stored = [load for load in loads if load.waiting > len(queues.get(load.name, ()))]
+        if not stored:
+            return queues
+        reads = [
+            (
+                statements.HEADS,
+                {
+                    "queue": load.name,
+                    "most": load.capacity - load.occupied + LOOK_AHEAD + len(gone),
+                },
+            )
+            for load in stored
+        ]
+        found = read_together(self.connection, reads, after=self.write_changes)
+        for load, rows in zip(stored, found, strict=True):
+            queues[load.name] += [row for row in rows if row["id"] not in gone]
+        return queues
 
-    def _admit_on(self, load: InstanceLoad) -> None:
+    def _admit_on(self, load: InstanceLoad, queue: Sequence[Row]) -> None:
+        rows = {row["id"]: row for row in queue}
         free = load.capacity - load.occupied
-        if free <= 0 or load.waiting <= 0:
-            return
-        rows = {row["id"]: row for row in self._queue(load, free + LOOK_AHEAD)}
         waiting = sorted(
             (
                 Waiting(
