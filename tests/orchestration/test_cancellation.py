@@ -313,6 +313,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
             process.wait(10)
 
 
+@pytest.mark.slow
 async def test_cancelling_through_prefects_api_with_a_process_worker(
     fleet: Fleet,
     slots: StandIn,
@@ -385,6 +386,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_a_killed_process_loses_its_leases_and_a_new_one_goes_on(
     fleet: Fleet,
     slots: StandIn,
