@@ -51,9 +51,8 @@ class Outcome:
     def summary(self) -> Summary:
         """The figures of the record.
 
-        Throughput is that of the plateau: queries that ended between the moments at which a tenth
-        and nine tenths of them had, over that time. The first and the last queries run on a cluster
-        that is filling or draining.
+        Throughput is queries over the time from the first arrival to the last answer. The plateau's
+        is that between the first and the last tenth of the answers, without filling and draining.
         """
         latency = np.frombuffer(self.latency_s, dtype=np.float64)
         if not len(latency):
@@ -71,15 +70,19 @@ class Outcome:
             p50_s=float(p50),
             p95_s=float(p95),
             p99_s=float(p99),
-            throughput_qps=plateau_rate(np.sort(arrived + latency).tolist()),
-            makespan_qps=len(latency) / self.ended_at if self.ended_at > 0 else 0.0,
+            throughput_qps=_rate(len(latency), self.ended_at - float(arrived.min())),
             slo_attainment=float((latency <= slo).mean()),
             slo_scale_at_95=float(scale95),
             slo_scale_at_99=float(scale99),
             longest_wait_s=self.longest_wait_s,
             longest_latency_s=float(latency.max()),
             preemptions=self.preemptions,
+            plateau_qps=plateau_rate(np.sort(arrived + latency).tolist()),
         )
+
+
+def _rate(number: int, seconds: float) -> float:
+    return number / seconds if seconds > 0 else 0.0
 
 
 def plateau_rate(ends: Sequence[float]) -> float:
@@ -102,8 +105,6 @@ class Summary:
     p95_s: float
     p99_s: float
     throughput_qps: float
-    makespan_qps: float
-    """Queries over the time from the beginning to the last answer."""
     slo_attainment: float
     """Share of queries that ended within their SLO."""
     slo_scale_at_95: float
@@ -112,3 +113,4 @@ class Summary:
     longest_wait_s: float
     longest_latency_s: float
     preemptions: int
+    plateau_qps: float
