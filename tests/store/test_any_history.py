@@ -40,7 +40,7 @@ from hexprefect.store import queries as move_query
 from hexprefect.store import transitions as move_request
 from hexprefect.store.alpha import set_alpha
 from hexprefect.store.transaction import Transaction
-from hexprefect.store.views import instance_views, open_request_ids, request_counts
+from hexprefect.store.views import instance_views, open_request_ids, query_record, request_counts
 
 INSTANCES = ("m0", "m1", "m2")
 QUERIES = ("q0", "q1", "q2")
@@ -78,28 +78,43 @@ class Histories(RuleBasedStateMachine):
         self.deadline: dict[str, float] = {}
         self.submitted = 0
         self._enter("m0", profile, slots)
+        for process, query in enumerate(QUERIES):
+            self._register(process, query, slo_s=60.0)
+            self._submit(query, count=2, tokens=100)
 
     # -- what processes do ----------------------------------------------------------------------
 
     @rule(process=processes, query=queries, slo_s=st.sampled_from((0.001, 5.0, 60.0)))
     def register(self, process: int, query: str, slo_s: float) -> None:
+        self._register(process, query, slo_s)
+
+    def _register(self, process: int, query: str, slo_s: float) -> None:
         new = NewQuery(query, "default", "", slo_s, self.stores[process].now())
         registered = self.stores[process].transact(lambda tx: move_query.register_query(tx, new))
         self.owner[query] = process
         self.deadline[query] = registered.deadline
 
-    @precondition(lambda self: self.owner)
-    @rule(
-        data=st.data(),
-        count=st.integers(1, 4),
-        tokens=st.sampled_from((10, 100, 250, 900)),
-        again=st.booleans(),
-    )
-    def submit(self, data: st.DataObject, count: int, tokens: int, again: bool) -> None:
-        query = data.draw(st.sampled_from(sorted(self.owner)))
+    @rule(query=queries, count=st.integers(1, 6), tokens=st.sampled_from((10, 100, 250, 900)))
+    def submit(self, query: str, count: int, tokens: int) -> None:
+        """New requests of a query, which is asked again where it has ended."""
+        if not self._is_running(query):
+            self._register(self.owner[query], query, slo_s=60.0)
+        self._submit(query, count, tokens)
+
+    @rule(query=queries, tokens=st.sampled_from((10, 250)))
+    def submit_again(self, query: str, tokens: int) -> None:
+        """The last request once more, perhaps with other inputs: a repetition or a retry."""
+        self.submitted -= 1
+        self._submit(query, 1, tokens)
+
+    def _is_running(self, query: str) -> bool:
+        state = self.stores[0].read(lambda connection: query_record(connection, query))["state"]
+        return bool(state == "running")
+
+    def _submit(self, query: str, count: int, tokens: int) -> None:
         process = self.owner[query]
         for _ in range(count):
-            self.submitted += not again
+            self.submitted += 1
             request = NewRequest(
                 id=f"{query}-{self.submitted}",
                 query_id=query,
@@ -278,7 +293,7 @@ def test_every_law_holds_in_any_history(sqlite_template: Path) -> None:
     run_state_machine_as_test(
         Histories,
         settings=settings(
-            max_examples=int(os.environ.get("HEXPREFECT_HISTORIES", "12")),
+            max_examples=int(os.environ.get("HEXPREFECT_HISTORIES", "15")),
             stateful_step_count=20,
             deadline=None,
             # A failing history is short enough to be read; shrinking it would take minutes.
