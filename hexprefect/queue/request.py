@@ -100,11 +100,14 @@ class QueuedRequest:
         while True:
             grant = await self.admitted()
             endpoint = await self._queue.directory.endpoint(grant.instance)
+            view = await self._queue.directory.view(grant.instance)
             try:
                 completion = await self._queue.client.complete(
                     endpoint,
                     prompt,
-                    timeout_s=self._queue.timeout_s(grant, self._new.deadline),
+                    timeout_s=self._queue.timeout_s(
+                        view.spec.profile, prompt, view.spec.admission_depth or view.spec.slots
+                    ),
                     priority=engine_priority(grant.latest_start),
                 )
             except InstanceError as error:

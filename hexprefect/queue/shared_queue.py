@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from hexprefect.completion import Prompt
 from hexprefect.instances.client import InstanceClient
 from hexprefect.queue.directory import EndpointDirectory
 from hexprefect.queue.health import FleetHealth
@@ -31,7 +32,7 @@ from hexprefect.queue.values import (
     environment_secret,
 )
 from hexprefect.queue.watch import Watch, watch_for
-from hexprefect.scheduling import Workflow
+from hexprefect.scheduling import Profile, RequestSize, Workflow, completion_seconds
 from hexprefect.store import Grant, LeaseLost, NewQuery, NewRequest, Store, leases
 from hexprefect.store import queries as move_query
 from hexprefect.store import transitions as move_request
@@ -211,12 +212,17 @@ class SharedQueue:
         finally:
             self.forget(new.id)
 
-    def timeout_s(self, grant: Grant, deadline: float) -> float:
-        """Seconds an instance gets for a request: what is left, and never unreasonably little."""
+    def timeout_s(self, profile: Profile, prompt: Prompt, depth: int) -> float:
+        """Seconds an instance gets to answer: several times the longest that it should take.
+
+        Not the time to the deadline: a request on an instance that hangs is to move while there is
+        time left. The longest is with nothing cached, a full batch, and an answer as long as is
+        allowed.
+        """
+        longest = RequestSize(prompt.estimated_input_tokens(), prompt.max_output_tokens)
         return max(
             self.options.shortest_timeout_s,
-            self.options.timeout_factor * grant.completion_s,
-            deadline - self.store.now(),
+            self.options.timeout_factor * completion_seconds(longest, profile, batch=depth),
         )
 
     def start_from_thread(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:

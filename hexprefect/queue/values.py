@@ -34,8 +34,8 @@ class QueueOptions:
     """How long past its query's deadline a request may still wait: late is better than never."""
     shortest_timeout_s: float = 30.0
     """A request on an instance is given at least this long, whatever its budget."""
-    timeout_factor: float = 10.0
-    """… and at least this many times its predicted duration."""
+    timeout_factor: float = 4.0
+    """… and this many times the longest that it should take: profiles may be off by as much."""
     most_moves: int = 4
     """How often one request may leave an instance that failed it."""
     probe_every_s: float = 1.0

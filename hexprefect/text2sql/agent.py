@@ -186,7 +186,9 @@ class _Query:
             except Exception as error:
                 self.warnings.append(f"Schema linking gave nothing: {error}")
             else:
-                if book.schema.omitted_tables:
+                # The same schema text keeps its place in the instances' prefix caches: it is only
+                # changed for a table that is needed and was left out.
+                if set(links.tables) & set(book.schema.omitted_tables):
                     book = await anyio.to_thread.run_sync(self._book, schema, links)
         omitted = len(book.schema.omitted_tables)
         if omitted:
