@@ -19,7 +19,6 @@ from hexprefect.commands.output import (
     Json,
     StoreUrl,
     err,
-    errors_for_people,
     print_json,
     run,
 )
@@ -31,10 +30,12 @@ from hexprefect.embedded.in_process import (
     prepare_environment,
     serving_instances,
 )
-from hexprefect.errors import CallerMistake, NoAnswer
-from hexprefect.store import Store
+from hexprefect.errors import CallerMistake, HexprefectError, NoAnswer
+from hexprefect.orchestration.answer_record import empty_record, failed
+from hexprefect.store import Store, StoreNotReady, UnknownTenant, upgrade
 from hexprefect.store.queries import check_slo
-from hexprefect.store.views import query_record
+from hexprefect.store.views import query_record, tenant_records
+from hexprefect.text2sql import Database
 
 DEPLOYMENT = "text2sql/ask"
 
@@ -71,22 +72,20 @@ def ask_command(
 
     Exit code 0: answered. 2: the caller's mistake. 3: no answer could be produced.
     """
-    with errors_for_people(as_json=as_json):
+    asked = {"question": question, "tenant": tenant, "slo_s": slo, "evidence": evidence}
+    try:
         if slo is not None:
             check_slo(slo)
-        asked = {
-            "question": question,
-            "tenant": tenant,
-            "slo_s": slo,
-            "evidence": evidence,
-        }
         if configured_api_url() and not in_process:
             record = run(_ask_server({**asked, "database": database}, store))
         else:
             folders = default_folders()
             url = prepare_environment(folders, store)
-            hidden = _out_of_sight(database)
-            record = run(_ask_here({**asked, "database": hidden}, folders, url, model))
+            record = run(_ask_here({**asked, "database": database}, folders, url, model))
+    except HexprefectError as error:
+        known = empty_record(question=question, database="", tenant=tenant, slo_s=slo)
+        mistake = isinstance(error, (CallerMistake, UnknownTenant, StoreNotReady))
+        record = failed(known, str(error), "caller" if mistake else "no_answer")
     if as_json:
         print_json(record)
     else:
@@ -117,6 +116,8 @@ def _out_of_sight(database: str) -> str:
 async def _ask_here(
     asked: dict[str, Any], folders: Folders, store_url: str, model: str
 ) -> dict[str, Any]:
+    await _check_early(asked, store_url)
+    asked = {**asked, "database": _out_of_sight(asked["database"])}
     with err.status("Starting a Prefect server and the instances…") as status:
         async with AsyncExitStack() as stack:
             _, names = await asyncio.gather(
@@ -134,6 +135,29 @@ async def _ask_here(
             await background_loop().from_other_loop(background_loop().leave_queues())
             await APILogHandler.aflush()
     return _checked(record)
+
+
+async def _check_early(asked: dict[str, Any], store_url: str) -> None:
+    """Find the caller's mistakes before anything is started for the question.
+
+    Raises:
+        UnknownTenant, CallerMistake: as the flow itself would.
+    """
+    await asyncio.to_thread(upgrade, store_url)
+    store = Store(store_url)
+    try:
+        tenants = await store.read_async(tenant_records)
+    finally:
+        store.close()
+    enabled = [tenant["name"] for tenant in tenants if tenant["enabled"]]
+    if asked["tenant"] not in enabled:
+        raise UnknownTenant(
+            f"The tenant {asked['tenant']!r} is not known, or is disabled.",
+            remedy=f"Use one of: {', '.join(enabled)}; or `hexprefect tenants add`.",
+        )
+    if "://" in asked["database"]:
+        async with await Database.connect(asked["database"]):
+            """It answers."""
 
 
 async def _ask_server(asked: dict[str, Any], store_url: str | None) -> dict[str, Any]:

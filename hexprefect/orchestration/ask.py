@@ -10,6 +10,7 @@ from prefect.logging import get_run_logger
 
 from hexprefect.completion import Complete, Completion, Prompt
 from hexprefect.errors import CallerMistake, HexprefectError
+from hexprefect.orchestration.answer_record import AnswerRecord, empty_record, failed
 from hexprefect.orchestration.background_loop import background_loop
 from hexprefect.orchestration.databases import database_url, shown_database
 from hexprefect.orchestration.flow_query import describe_query, end_query
@@ -22,9 +23,6 @@ from hexprefect.store.values import UnknownTenant
 from hexprefect.store.views import decisions_of, query_record, stage_records
 from hexprefect.text2sql import AgentOptions, Answer, Database, Progress, answer
 from hexprefect.text2sql.workflow import TEXT2SQL_WORKFLOW
-
-AnswerRecord = dict[str, Any]
-"""What `hexprefect ask --json` prints; see `docs/asking.md` for its fields."""
 
 OnProgress = Callable[[Progress], None]
 
@@ -69,15 +67,14 @@ async def ask_in_flow(asked: Question, *, on_progress: OnProgress | None = None)
     try:
         query = await _register(asked)
     except (CallerMistake, UnknownTenant) as mistake:
-        return _record(asked, None, None, error=str(mistake), kind="caller")
+        return failed(_record(asked, None), str(mistake), "caller")
+    record = _record(asked, query)
     try:
-        reply = await _answer(asked, query, on_progress)
+        record = _with_reply(record, await _answer(asked, query, on_progress))
     except CallerMistake as mistake:
-        record = _record(asked, query, None, error=str(mistake), kind="caller")
+        record = failed(record, str(mistake), "caller")
     except HexprefectError as failure:
-        record = _record(asked, query, None, error=str(failure), kind="no_answer")
-    else:
-        record = _record(asked, query, reply, error=reply.reason, kind="no_answer")
+        record = failed(record, str(failure), "no_answer")
     return await _end(query, record)
 
 
@@ -140,32 +137,31 @@ def completer(query: Query) -> Complete:
     return through_task
 
 
-def _record(
-    asked: Question, query: Query | None, reply: Answer | None, *, error: str | None, kind: str
-) -> AnswerRecord:
-    answered = reply is not None and reply.state == "answered"
-    return {
-        "query_id": None if query is None else query.id,
-        "flow_run_id": None if query is None else query.id,
-        "state": "answered" if answered else "failed",
-        "question": asked.question,
-        "database": shown_database(asked.database),
-        "tenant": asked.tenant,
-        "sql": None if reply is None else reply.sql,
-        "columns": [] if reply is None else list(reply.columns),
-        "types": [] if reply is None else list(reply.types),
-        "rows": [] if reply is None else [list(row) for row in reply.rows],
-        "truncated": False if reply is None else reply.truncated,
-        "stages": [],
-        "elapsed_s": 0.0,
-        "slo_s": asked.slo_s,
-        "met_slo": False,
-        "alpha": None,
-        "dropped_work": [] if reply is None else list(reply.dropped_work),
-        "warnings": [] if reply is None else list(reply.warnings),
-        "error": None if answered else error or "no answer could be produced",
-        "error_kind": None if answered else kind,
+def _record(asked: Question, query: Query | None) -> AnswerRecord:
+    record = empty_record(
+        question=asked.question,
+        database=shown_database(asked.database),
+        tenant=asked.tenant,
+        slo_s=asked.slo_s,
+    )
+    if query is not None:
+        record.update(query_id=query.id, flow_run_id=query.id)
+    return record
+
+
+def _with_reply(record: AnswerRecord, reply: Answer) -> AnswerRecord:
+    replied = {
+        **record,
+        "state": reply.state,
+        "sql": reply.sql,
+        "columns": list(reply.columns),
+        "types": list(reply.types),
+        "rows": [list(row) for row in reply.rows],
+        "truncated": reply.truncated,
+        "dropped_work": list(reply.dropped_work),
+        "warnings": list(reply.warnings),
     }
+    return replied if reply.state == "answered" else failed(replied, reply.reason, "no_answer")
 
 
 async def _end(query: Query, record: AnswerRecord) -> AnswerRecord:

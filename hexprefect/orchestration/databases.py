@@ -63,6 +63,9 @@ def demo_database_url() -> str:
 
 def shown_database(database: str) -> str:
     """The `database` parameter as it may be shown and used as a tag: never with a password."""
+    if database.startswith(ENVIRONMENT_PREFIX):
+        value = os.environ.get(database.removeprefix(ENVIRONMENT_PREFIX))
+        return shown_database(value) if value and "://" in value else database
     if "://" not in database:
         return database
     try:
