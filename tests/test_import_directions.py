@@ -24,7 +24,13 @@ ALLOWED: dict[str, set[str]] = {
     "simulator": {"scheduling", "errors", "instances.profiles"},
 }
 """Room → what it may import of the project, besides itself. Rooms that are not here may import
-everything but the command line."""
+everything but the command line and what `FORBIDDEN` names."""
+
+FORBIDDEN: dict[str, set[str]] = {
+    # The embedded stack is one of several ways to run what Prefect sees.
+    "orchestration": {"embedded"},
+}
+"""Room → what it must not import of the project, though it may import nearly everything."""
 
 FRONT = {"__main__", "cli", "commands"}
 """The command line: nobody imports it but itself."""
@@ -70,7 +76,9 @@ def violations(room: str, where: str, source: str) -> list[str]:
         other = inner.split(".")[0]
         if other in FRONT and room not in FRONT:
             found.append(f"{where}:{line} imports {module}: the command line")
-        elif room in ALLOWED and not _allowed(inner, ALLOWED[room]):
+        elif other in FORBIDDEN.get(room, ()) or (
+            room in ALLOWED and not _allowed(inner, ALLOWED[room])
+        ):
             found.append(f"{where}:{line} imports {module}")
     return found
 
@@ -99,6 +107,7 @@ def test_every_room_imports_only_what_it_may() -> None:
 def test_the_rooms_that_are_held_exist() -> None:
     rooms = {room for room, _ in sources()}
     assert set(ALLOWED) <= rooms
+    assert set(FORBIDDEN).union(*FORBIDDEN.values()) <= rooms
     assert len(sources()) > 50
 
 
@@ -120,6 +129,9 @@ def test_the_rooms_that_are_held_exist() -> None:
         ("simulator", "from hexprefect.instances.client import InstanceClient"),
         ("orchestration", "from hexprefect.cli import main"),
         ("orchestration", "from hexprefect.commands.output import out"),
+        ("orchestration", "from hexprefect.embedded.stack import embedded_stack"),
+        ("orchestration", "from hexprefect import embedded"),
+        ("orchestration", "def run():\n    import hexprefect.embedded.folders"),
         ("store", "from . import tables"),
         ("store", "if True:\n    from ..queue import query"),
     ],
@@ -138,6 +150,8 @@ def test_a_violation_is_found(room: str, source: str) -> None:
         ("queue", "from hexprefect.store import Store\nfrom hexprefect.completion import Prompt"),
         ("simulator", "from hexprefect.instances.profiles import default_profile"),
         ("orchestration", "import prefect\nfrom hexprefect.queue import SharedQueue"),
+        ("embedded", "from hexprefect.orchestration.pools import create_pools"),
+        ("commands", "from hexprefect.embedded.stack import embedded_stack"),
         ("cli", "from hexprefect.commands.store import app"),
         ("commands", "from hexprefect.orchestration.ask import ask"),
     ],

@@ -10,6 +10,7 @@ from sqlalchemy import delete, insert, select, update
 from hexprefect.errors import CallerMistake
 from hexprefect.store import tables
 from hexprefect.store.load import profile_columns
+from hexprefect.store.settlement import settle
 from hexprefect.store.transaction import Transaction
 from hexprefect.store.transitions import appoint_unappointed, move
 from hexprefect.store.values import InstanceSpec, InstanceState, UnknownInstance
@@ -35,7 +36,7 @@ def enter_instance(tx: Transaction, spec: InstanceSpec) -> bool:
     ).first()
     if known is not None and all(known._mapping[key] == columns[key] for key in columns):
         return False
-    tx.settle()
+    settle(tx)
     tx.flush()
     if known is None:
         tx.connection.execute(
@@ -116,7 +117,7 @@ def synchronise(tx: Transaction, specs: Iterable[InstanceSpec], *, pool: str) ->
 def remove_instance(tx: Transaction, name: str) -> bool:
     """Forget an instance that nothing runs on and no request remembers; whether it could be."""
     set_instance_state(tx, name, "draining", reason="being removed")
-    tx.settle()
+    settle(tx)
     tx.flush()
     remembered = tx.connection.execute(
         select(tables.requests.c.id).where(tables.requests.c.instance == name).limit(1)

@@ -11,6 +11,7 @@ from sqlalchemy import delete, select, update
 
 from hexprefect.store import tables
 from hexprefect.store.processes import DIED, LEASE_S, enter_process
+from hexprefect.store.settlement import settle
 from hexprefect.store.transaction import Transaction
 from hexprefect.store.transitions import appoint_unappointed, close_open
 
@@ -62,7 +63,7 @@ def expire(tx: Transaction) -> tuple[str, ...]:
 
 
 def _release_all(tx: Transaction, process: str, *, why: str) -> None:
-    tx.settle()
+    settle(tx)
     tx.flush()
     rows = tx.connection.execute(
         select(tables.requests).where(

@@ -11,8 +11,10 @@ from sqlalchemy import insert, null, select, update
 from hexprefect.errors import CallerMistake
 from hexprefect.store import tables
 from hexprefect.store.processes import enter_process
+from hexprefect.store.settlement import settle
+from hexprefect.store.submission import take_up_again
 from hexprefect.store.transaction import Transaction
-from hexprefect.store.transitions import close_open, take_up_again
+from hexprefect.store.transitions import close_open
 from hexprefect.store.values import (
     NewQuery,
     QueryState,
@@ -170,7 +172,7 @@ def _resume(tx: Transaction, query_id: str) -> None:
 def _close_requests(
     tx: Transaction, query_id: str, *, state: str, outcome: str, error: str
 ) -> None:
-    tx.settle()
+    settle(tx)
     tx.flush()
     rows = tx.connection.execute(
         select(tables.requests).where(

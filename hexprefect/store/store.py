@@ -19,6 +19,7 @@ from hexprefect.errors import HexprefectError
 from hexprefect.scheduling.prediction import StageHistory
 from hexprefect.store import statements, tables
 from hexprefect.store.engine import Read, begin_scheduling, open_engine, was_lost, written_together
+from hexprefect.store.settlement import settle
 from hexprefect.store.transaction import Found, Transaction
 from hexprefect.store.transitions import submit, submitted
 from hexprefect.store.values import DispatchSettings, Grant, NewRequest, Submitted
@@ -296,7 +297,7 @@ def _run(jobs: list[_Job], tx: Transaction) -> list[_Outcome]:
         except HexprefectError as error:
             # Guards raise before they change anything: the others' commit stands.
             outcomes.append((job, None, error))
-    tx.settle()
+    settle(tx)
     return [(job, job.finally_of(tx, value, error), error) for job, value, error in outcomes]
 
 

@@ -13,27 +13,17 @@ anything, and may be called again with the same arguments: the second call chang
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import bindparam, func, null, select, update
+from sqlalchemy import bindparam, null, select, update
 
 from hexprefect.errors import CallerMistake
-from hexprefect.scheduling import Workflow, WorkflowNode, request_budget, single_stage
-from hexprefect.scheduling.prediction import predicted_input_tokens, predicted_output_tokens
 from hexprefect.store import tables
-from hexprefect.store.processes import DIED, enter_process
+from hexprefect.store.appointment import appoint
+from hexprefect.store.changes import Row
+from hexprefect.store.settlement import settle
+from hexprefect.store.submission import check_needs, check_query, new_row
 from hexprefect.store.transaction import Transaction, grant_of
-from hexprefect.store.values import (
-    Grant,
-    LeaseLost,
-    NeedsUnfinished,
-    NewRequest,
-    Outcome,
-    QueryEnded,
-    Submitted,
-)
+from hexprefect.store.values import Grant, LeaseLost, NewRequest, Outcome, Submitted
 
-Row = dict[str, Any]
 _request = tables.requests.c
 
 _FIND = select(tables.requests).where(_request.id == bindparam("key"))
@@ -66,8 +56,8 @@ def submit(tx: Transaction, request: NewRequest) -> Submitted | None:
     seen = tx.row_of(request.id)
     if seen is not None and seen["state"] in tables.OPEN_STATES:
         return None
-    _check_needs(tx, request)
-    _check_query(tx, request.query_id)
+    check_needs(tx, request)
+    check_query(tx, request.query_id)
     if tx.request(request.id) is not None:
         row = _stored(tx, request)
         kept = row["state"] == "finished" and row["result"] is not None
@@ -79,9 +69,9 @@ def submit(tx: Transaction, request: NewRequest) -> Submitted | None:
             close_open(tx, row, state="failed", outcome="lost", error="taken over by its query")
         _reopen(tx, request, row)
         return None
-    row = _new_row(tx, request)
+    row = new_row(tx, request)
     tx.add_request(row)
-    tx.appoint(row, why="submitted")
+    appoint(tx, row, why="submitted")
     return None
 
 
@@ -175,12 +165,12 @@ def move(tx: Transaction, row: Row, *, why: str) -> None:
     )
     row.update(state="waiting", admitted_at=None, started_at=None)
     tx.forget_request(row["id"])
-    tx.appoint(row, why=why, avoid=frozenset({left}) if left else frozenset())
+    appoint(tx, row, why=why, avoid=frozenset({left}) if left else frozenset())
 
 
 def cancel(tx: Transaction, *, request_id: str, why: str) -> bool:
     """Any open state of a request of this process → cancelled; whether there was anything to do."""
-    tx.settle()
+    settle(tx)
     tx.flush()
     row = _find(tx, request_id)
     if row is None or row["owner"] != tx.process or row["state"] not in tables.OPEN_STATES:
@@ -213,7 +203,7 @@ def appoint_unappointed(tx: Transaction) -> int:
         .order_by(_request.order_key, _request.ready_at, _request.id)
     )
     return sum(
-        tx.appoint(row._asdict(), why="an instance became available") is not None for row in rows
+        appoint(tx, row._asdict(), why="an instance became available") is not None for row in rows
     )
 
 
@@ -228,128 +218,8 @@ def _stored(tx: Transaction, request: NewRequest) -> Row:
     return row
 
 
-def _check_query(tx: Transaction, query_id: str) -> None:
-    """A query belongs to one process: what another left behind, it cannot add to.
-
-    A process that was taken for dead, and whose query nobody has taken up since, goes on with it.
-    """
-    known = tx.query(query_id)
-    if known is not None and known["owner"] == tx.process:
-        if known["state"] == "running":
-            return
-        if known["state"] == "failed" and known["reason"] == DIED:
-            take_up_again(tx, query_id)
-            return
-    if known is not None and known["state"] == "running":
-        raise QueryEnded(
-            f"Query {query_id} runs in another process.",
-            remedy="It was started again there; its answer will be found in the store.",
-        )
-    raise QueryEnded(
-        f"Query {query_id} is not running.",
-        remedy="Register it again before submitting more of its requests.",
-    )
-
-
-def take_up_again(tx: Transaction, query_id: str) -> None:
-    """Make an ended query a running one of this process; what had finished is kept."""
-    enter_process(tx)
-    tx.forget_query(query_id)
-    tx.connection.execute(
-        update(tables.queries)
-        .where(tables.queries.c.id == query_id)
-        .values(state="running", reason=None, ended_at=None, answer=null(), owner=tx.process)
-    )
-
-
-def _check_needs(tx: Transaction, request: NewRequest) -> None:
-    """Law 2: dispatched only when all that it needs has finished."""
-    if not request.needs:
-        return
-    tx.write_changes()
-    finished = tx.connection.execute(
-        select(func.count())
-        .select_from(tables.requests)
-        .where(_request.id.in_(request.needs), _request.state == "finished")
-    ).scalar_one()
-    if finished != len(set(request.needs)):
-        raise NeedsUnfinished(
-            f"Request {request.id} needs {len(set(request.needs))} others, "
-            f"of which {finished} have finished.",
-            remedy="Submit it when all that it needs has finished.",
-        )
-
-
-def _new_row(tx: Transaction, request: NewRequest) -> Row:
-    expected = None
-    if request.workflow is not None and request.stage in request.workflow:
-        expected = request.workflow[request.stage].output_tokens or None
-    output = request.size.output_tokens
-    if request.predict_output:
-        output = predicted_output_tokens(
-            tx.history, request.stage, request.database, expected=expected or output or None
-        )
-    ready_at = tx.now if request.ready_at is None else request.ready_at
-    budget_s = request_budget(
-        request.deadline - ready_at, _path_costs(tx, request, output_tokens=output)
-    )
-    return {
-        "id": request.id,
-        "query_id": request.query_id,
-        "stage": request.stage,
-        "branch": request.branch,
-        "needs": list(request.needs),
-        "fingerprint": request.fingerprint,
-        "state": "waiting",
-        "owner": tx.process,
-        "instance": None,
-        "input_tokens": request.size.input_tokens,
-        "predicted_output_tokens": output,
-        "kv_tokens": request.size.input_tokens + round(output),
-        "prefix": [list(segment) for segment in request.size.prefix],
-        "submitted_at": tx.now,
-        "ready_at": ready_at,
-        "budget_s": budget_s,
-        "completion_us": 0,
-        "latest_start": ready_at + budget_s,
-        "order_key": ready_at + budget_s,
-        "passed_over": 0,
-        "attempt": 0,
-        "admitted_at": None,
-        "started_at": None,
-        "ended_at": None,
-        "error": None,
-    }
-
-
-def _path_costs(tx: Transaction, request: NewRequest, *, output_tokens: float) -> list[float]:
-    """`t̄` of the request and of each stage on the critical path after it, in seconds."""
-    loads = [load for load in tx.instances.values() if load.state in {"alive", "suspect"}]
-    count = len(loads) or 1
-    fixed = sum(load.profile.fixed_s for load in loads) / count
-    per_input = sum(load.profile.input_s_per_token for load in loads) / count
-    per_output = sum(load.profile.output_s_per_token for load in loads) / count
-
-    def expected_cost(node: WorkflowNode) -> float:
-        read = predicted_input_tokens(
-            tx.history, node.name, request.database, expected=node.input_tokens
-        )
-        written = predicted_output_tokens(
-            tx.history, node.name, request.database, expected=node.output_tokens or None
-        )
-        return node.expected_visits * (fixed + per_input * read + per_output * written)
-
-    own = fixed + per_input * request.size.input_tokens + per_output * output_tokens
-    workflow: Workflow = request.workflow or single_stage(request.stage)
-    if request.stage not in workflow:
-        return [own]
-    costs = {name: expected_cost(workflow[name]) for name in workflow.order}
-    path = workflow.critical_path_from(request.stage, costs.__getitem__)
-    return [own, *(costs[name] for name in path[1:])]
-
-
 def _reopen(tx: Transaction, request: NewRequest, known: Row) -> None:
-    row = _new_row(tx, request)
+    row = new_row(tx, request)
     kept = {"attempt": known["attempt"], "passed_over": 0}
     columns = {key: value for key, value in row.items() if key not in {"id", "query_id", *kept}}
     tx.connection.execute(
@@ -366,7 +236,7 @@ def _reopen(tx: Transaction, request: NewRequest, known: Row) -> None:
     )
     row.update(kept)
     tx.reopened(row)
-    tx.appoint(row, why="submitted again")
+    appoint(tx, row, why="submitted again")
 
 
 def _as_submitted(tx: Transaction, row: Row) -> Submitted:
