@@ -7,7 +7,6 @@ restarted. `watch_alpha` tunes only when the window's P95 has worsened.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from typing import Annotated, Any
 
@@ -18,7 +17,8 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from hexprefect.errors import CallerMistake, HexprefectError
+from hexprefect.errors import HexprefectError
+from hexprefect.settings import settings
 from hexprefect.simulator.arrivals import parse_arrivals
 from hexprefect.simulator.experiment import Experiment
 from hexprefect.simulator.policies import named_policy
@@ -188,7 +188,4 @@ def _two_windows(store: Store, now: float, seconds: float) -> tuple[Window, Wind
 
 
 def _store_url(url: str | None) -> str:
-    found = url or os.environ.get("HEXPREFECT_STORE")
-    if not found:
-        raise CallerMistake("No store is named.", remedy="Pass store_url or set HEXPREFECT_STORE.")
-    return found
+    return url or settings().store.get_secret_value()
