@@ -37,7 +37,7 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow and not benchmark" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not benchmark" --numprocesses 2 --dist loadfile --durations 25 $(ARGS)
 
 benchmarks: $(STAMP) ## measure: scheduler overhead, task overhead, simulator speed
 	$(BIN)/python -m pytest -m benchmark -s tests/benchmarks $(ARGS)
