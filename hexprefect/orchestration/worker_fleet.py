@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect.client.orchestration import PrefectClient
 
 from hexprefect.errors import HexprefectError
-from hexprefect.orchestration.fleet_sync import synchronise_fleet
 from hexprefect.settings import settings
-from hexprefect.store import Store
-from hexprefect.store.upgrade import require_current
+
+if TYPE_CHECKING:
+    from hexprefect.store import Store
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
 
@@ -22,6 +22,9 @@ EVERY_S = 5.0
 
 async def keep_fleet(client: PrefectClient, logger: Logger) -> None:
     """Read the pools into the store for ever. What is wrong is said once, until it changes."""
+    # Every Prefect command loads the worker's class: only a worker that runs needs the store.
+    from hexprefect.orchestration.fleet_sync import synchronise_fleet
+
     said = ""
     store: Store | None = None
     try:
@@ -46,6 +49,9 @@ async def keep_fleet(client: PrefectClient, logger: Logger) -> None:
 
 
 def _open_store() -> Store:
+    from hexprefect.store import Store
+    from hexprefect.store.upgrade import require_current
+
     store = Store(settings().store.get_secret_value())
     try:
         require_current(store.engine)
