@@ -26,6 +26,7 @@ from hexprefect.simulator.recorded import NothingRecorded, Window, read_cluster,
 from hexprefect.simulator.tuner import Objective, Point, Tuning, tune
 from hexprefect.store.alpha import set_alpha
 from hexprefect.store.store import Store
+from hexprefect.store.upgrade import require_current
 
 MOST_QUERIES = 300
 """Queries of a window at most: enough for a P95, and seconds of tuning."""
@@ -53,8 +54,7 @@ async def tune_alpha(
         window is too small, or round-robin was better than every α; then nothing is written.
     """
     try:
-        url = _store_url(store_url)
-        store = Store(url)
+        store = await asyncio.to_thread(_open_store, store_url)
     except HexprefectError as mistake:
         return Failed(message=str(mistake))
     try:
@@ -103,7 +103,7 @@ async def watch_alpha(
 ) -> State[dict[str, Any]]:
     """Compare two windows of finished queries, and run `tune-alpha` when the newer is worse."""
     try:
-        store = Store(_store_url(store_url))
+        store = await asyncio.to_thread(_open_store, store_url)
     except HexprefectError as mistake:
         return Failed(message=str(mistake))
     try:
@@ -187,5 +187,11 @@ def _two_windows(store: Store, now: float, seconds: float) -> tuple[Window, Wind
     return look(now - 2 * seconds, now - seconds), look(now - seconds, now)
 
 
-def _store_url(url: str | None) -> str:
-    return url or settings().store.get_secret_value()
+def _open_store(url: str | None) -> Store:
+    store = Store(url or settings().store.get_secret_value())
+    try:
+        require_current(store.engine)
+    except BaseException:
+        store.close()
+        raise
+    return store

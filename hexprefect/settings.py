@@ -40,6 +40,8 @@ class HexprefectSettings(BaseSettings):
     """Estimated tokens of the schema in a prompt; what does not fit is left out and named."""
     tell_prefect: Literal["requests", "queries"] = "requests"
     """How much Prefect is told: every request as a task run, or only the query's flow run."""
+    shortest_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds an instance is given for any request, before it is taken to hang."""
     lease_s: Annotated[float, Field(ge=2.0)] = 20.0
     """Seconds without a heartbeat after which a process is taken for dead."""
 

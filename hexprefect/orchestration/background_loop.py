@@ -64,7 +64,11 @@ class BackgroundLoop:
         """This process's part in the queue of a store; call it on the loop."""
         opening = self._queues.get(url)
         if opening is None or (opening.done() and opening.exception() is not None):
-            options = QueueOptions(lease_s=settings().lease_s, beat_every_s=settings().lease_s / 4)
+            options = QueueOptions(
+                lease_s=settings().lease_s,
+                beat_every_s=settings().lease_s / 4,
+                shortest_timeout_s=settings().shortest_timeout_s,
+            )
             queue = SharedQueue(url, options=options, resolve_secret=resolve_secret)
             opening = self._queues[url] = self.loop.create_task(queue.start())
         return await asyncio.shield(opening)

@@ -32,7 +32,7 @@ class QueueOptions:
     """How long a request waits while no instance serves at all."""
     overdue_patience_s: float = 300.0
     """How long past its query's deadline a request may still wait: late is better than never."""
-    shortest_timeout_s: float = 30.0
+    shortest_timeout_s: float = 60.0
     """A request on an instance is given at least this long, whatever its budget."""
     timeout_factor: float = 4.0
     """… and this many times the longest that it should take: profiles may be off by as much."""

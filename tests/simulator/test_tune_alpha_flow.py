@@ -143,11 +143,10 @@ async def test_an_empty_window_is_said_and_not_an_error(store_url: str) -> None:
     assert alpha_rows(store_url) == []
 
 
-async def test_without_a_store_it_fails_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HEXPREFECT_STORE", raising=False)
-    state = await flow_module.tune_alpha.fn()
+async def test_without_a_store_it_fails_with_the_remedy(tmp_path: Path) -> None:
+    state = await flow_module.tune_alpha.fn(store_url=f"sqlite:///{tmp_path / 'none.sqlite'}")
     assert state.is_failed()
-    assert "HEXPREFECT_STORE" in str(state.message)
+    assert "hexprefect store upgrade" in str(state.message)
 
 
 def test_the_monitor_asks_for_tuning_only_when_the_p95_has_worsened() -> None:
