@@ -388,10 +388,11 @@ async def test_states_tell_what_a_task_waits_for(
 
     @flow(task_runner=HexgenTaskRunner())
     async def waiting() -> None:
-        futures: list[Any] = list(ask.map(range(3)))
+        futures: list[Any] = list(ask.map(range(2)))
+        await until_async(lambda: sum(len(i.running) for i in fleet.instances.values()) == 2)
+        futures.append(ask.submit(2))
         futures.append(ask.submit([futures[0]]))
         ids.extend(str(future.task_run_id) for future in futures)
-        await until_async(lambda: sum(len(i.running) for i in fleet.instances.values()) == 2)
         await asyncio.to_thread(
             seen_by_prefect.when, {ids[2]: "AwaitingInstance", ids[3]: "AwaitingUpstream"}
         )
