@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from hexprefect.embedded.folders import Folders
-from hexprefect.embedded.local_fleet import SCHEMA_TOKENS, local_fleet
+from hexprefect.embedded.local_fleet import SCHEMA_TOKENS, local_fleet, prefer_the_fast
 from hexprefect.embedded.prefect_server import prefect_server
 from hexprefect.instances.client import InstanceClient
 from hexprefect.instances.endpoint import Endpoint
@@ -111,6 +111,7 @@ async def _is_well(client: InstanceClient, view: InstanceView) -> bool:
 
 
 def _enter(tx: Transaction, specs: tuple[InstanceSpec, ...]) -> None:
+    prefer_the_fast(tx)
     for spec in specs:
         enter_instance(tx, spec)
         set_instance_state(tx, spec.name, "alive")

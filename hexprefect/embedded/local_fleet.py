@@ -9,13 +9,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqlalchemy import select
+
 from hexprefect.instances.local_model import ensure_model_async
 from hexprefect.instances.local_server import LocalServer
 from hexprefect.instances.profiles import default_profile
-from hexprefect.store import InstanceSpec
+from hexprefect.store import InstanceSpec, tables
+from hexprefect.store.alpha import set_alpha
+from hexprefect.store.transaction import Transaction
 
 DEFAULT_MODEL = "1.5B"
 CONTEXT_TOKENS = 8192
+
+LOCAL_ALPHA = 0.8
 
 SCHEMA_TOKENS = 900
 """Of the schema in a prompt: a processor reads some twenty tokens a second, a GPU thousands."""
@@ -45,6 +51,16 @@ def local_profile_name(model: str, threads: int) -> str:
     """The measured profile that comes closest: history corrects it after a few requests."""
     size = "" if model == DEFAULT_MODEL else f"{model.lower()}-"
     return f"local-{size}1-thread" if threads == 1 else f"local-{size}2-threads"
+
+
+def prefer_the_fast(tx: Transaction) -> None:
+    """Start a new store's α history towards speed.
+
+    The slow local instance reads a prompt for minutes that the fast one holds in its cache: waiting
+    a few seconds for it is nearly always better. Tuning goes on from there.
+    """
+    if tx.connection.execute(select(tables.alpha_history.c.id).limit(1)).first() is None:
+        set_alpha(tx, LOCAL_ALPHA, reason="local instances: their speeds differ more than queues")
 
 
 @asynccontextmanager

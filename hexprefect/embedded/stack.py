@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hexprefect.embedded.children import Child, ChildFailed
 from hexprefect.embedded.folders import Folders
-from hexprefect.embedded.local_fleet import SCHEMA_TOKENS, local_fleet
+from hexprefect.embedded.local_fleet import SCHEMA_TOKENS, local_fleet, prefer_the_fast
 from hexprefect.embedded.prefect_server import client_environment, prefect_server
 from hexprefect.errors import CallerMistake
 from hexprefect.store import InstanceSpec, Store, upgrade
@@ -172,6 +172,7 @@ async def entered(running: RunningStack) -> AsyncIterator[None]:
     names = [spec.name for spec in running.instances]
 
     def alive(tx: Transaction) -> None:
+        prefer_the_fast(tx)
         for name in names:
             set_instance_state(tx, name, "alive")
 
