@@ -52,15 +52,15 @@ async def photograph(chromium: str, url: str, image: Path) -> None:
     print(image)
 
 
-async def newest_artifact(api_url: str, flow_run_id: str, kind: str) -> str:
-    """Id of a flow run's newest artifact of one kind."""
+async def find_artifact(api_url: str, flow_run_id: str, words: str) -> str:
+    """Id of a flow run's artifact whose description has these words."""
     from prefect.client.orchestration import PrefectClient
     from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
     of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run_id]))
     async with PrefectClient(api_url) as client:
         found = await client.read_artifacts(artifact_filter=of_run)
-    return str([artifact.id for artifact in found if artifact.type == kind][-1])
+    return str(next(one.id for one in found if words in (one.description or "")))
 
 
 async def main() -> None:
@@ -73,11 +73,10 @@ async def main() -> None:
             record = await ask_deployment(stack, asked)
             run = f"{stack.ui_url}/runs/flow-run/{record['flow_run_id']}"
             await photograph(chromium, run, IMAGES / "flow-run.png")
-            for kind, image in (("markdown", "sql.png"), ("table", "timeline.png")):
-                artifact = await newest_artifact(stack.api_url, record["flow_run_id"], kind)
+            for words, image in ((DEFAULT_QUESTION, "sql.png"), ("LLM calls", "timeline.png")):
+                artifact = await find_artifact(stack.api_url, record["flow_run_id"], words)
                 page = f"{stack.ui_url}/artifacts/artifact/{artifact}"
                 await photograph(chromium, page, IMAGES / image)
-            await photograph(chromium, f"{stack.ui_url}/work-pools", IMAGES / "work-pools.png")
 
 
 if __name__ == "__main__":
