@@ -25,8 +25,8 @@ from hexprefect.simulator.policies import named_policy
 from hexprefect.simulator.recorded import NothingRecorded, Window, read_cluster, read_window
 from hexprefect.simulator.tuner import Objective, Point, Tuning, tune
 from hexprefect.store.alpha import set_alpha
+from hexprefect.store.opening import open_current
 from hexprefect.store.store import Store
-from hexprefect.store.upgrade import require_current
 
 MOST_QUERIES = 300
 """Queries of a window at most: enough for a P95, and seconds of tuning."""
@@ -188,10 +188,4 @@ def _two_windows(store: Store, now: float, seconds: float) -> tuple[Window, Wind
 
 
 def _open_store(url: str | None) -> Store:
-    store = Store(url or settings().store.get_secret_value())
-    try:
-        require_current(store.engine)
-    except BaseException:
-        store.close()
-        raise
-    return store
+    return open_current(url or settings().store.get_secret_value())

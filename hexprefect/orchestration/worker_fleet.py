@@ -24,14 +24,16 @@ async def keep_fleet(client: PrefectClient, logger: Logger) -> None:
     """Read the pools into the store for ever. What is wrong is said once, until it changes."""
     # Every Prefect command loads the worker's class: only a worker that runs needs the store.
     from hexprefect.orchestration.fleet_sync import synchronise_fleet
+    from hexprefect.store.opening import open_current
 
+    url = settings().store.get_secret_value()
     said = ""
     store: Store | None = None
     try:
         while True:
             try:
                 if store is None:
-                    store = await asyncio.to_thread(_open_store)
+                    store = await asyncio.to_thread(open_current, url)
                 changed = await synchronise_fleet(client, store)
                 if changed:
                     logger.info("The fleet has changed: %s.", ", ".join(changed))
@@ -46,16 +48,3 @@ async def keep_fleet(client: PrefectClient, logger: Logger) -> None:
     finally:
         if store is not None:
             await asyncio.to_thread(store.close)
-
-
-def _open_store() -> Store:
-    from hexprefect.store import Store
-    from hexprefect.store.upgrade import require_current
-
-    store = Store(settings().store.get_secret_value())
-    try:
-        require_current(store.engine)
-    except BaseException:
-        store.close()
-        raise
-    return store
