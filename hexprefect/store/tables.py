@@ -20,6 +20,9 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    false,
+    text,
+    true,
 )
 
 metadata = MetaData(
@@ -39,6 +42,7 @@ OPEN_STATES = ("waiting", "admitted", "running")
 HOLDING_STATES = ("admitted", "running")
 QUERY_STATES = ("running", "answered", "failed", "cancelled")
 INSTANCE_STATES = ("alive", "suspect", "draining", "dead")
+PROFILE_CHANGES = ("learned", "reset", "pinned", "released")
 
 
 def _one_of(column: str, values: tuple[str, ...]) -> str:
@@ -108,6 +112,14 @@ instances = Table(
     Column("occupied", Integer, nullable=False, default=0),
     Column("reserved_kv_tokens", BigInteger, nullable=False, default=0),
     Column("held_prefixes", JSON, nullable=False, default=list),
+    Column("learn_profile", Boolean, nullable=False, server_default=true()),
+    Column("profile_pinned", Boolean, nullable=False, server_default=false()),
+    Column("learned_profile", JSON(none_as_null=True)),
+    Column("profile_since", Double),
+    Column("foreign_running", Integer, nullable=False, server_default=text("0")),
+    Column("foreign_waiting", Integer, nullable=False, server_default=text("0")),
+    Column("foreign_us", BigInteger, nullable=False, server_default=text("0")),
+    Column("foreign_seen_at", Double),
     CheckConstraint(_one_of("state", INSTANCE_STATES), name="state"),
     CheckConstraint("backlog_us >= 0", name="backlog_us"),
     CheckConstraint("waiting >= 0", name="waiting"),
@@ -203,4 +215,25 @@ stage_history = Table(
     Column("count", BigInteger, nullable=False),
     Column("input_tokens", Double, nullable=False),
     Column("output_tokens", Double, nullable=False),
+)
+
+profile_history = Table(
+    "profile_history",
+    metadata,
+    Column("id", AutoKey, primary_key=True, autoincrement=True),
+    Column("instance", String(200), nullable=False),
+    Column("learned_at", Double, nullable=False),
+    Column("change", String(16), nullable=False),
+    Column("fixed_s", Double, nullable=False),
+    Column("input_s_per_token", Double, nullable=False),
+    Column("output_s_per_token", Double, nullable=False),
+    Column("batch_growth", Double, nullable=False),
+    Column("sample", Integer, nullable=False, default=0),
+    Column("rejected", Integer, nullable=False, default=0),
+    Column("median_error_before", Double),
+    Column("p95_error_before", Double),
+    Column("median_error_after", Double),
+    Column("p95_error_after", Double),
+    CheckConstraint(_one_of("change", PROFILE_CHANGES), name="change"),
+    Index("ix_profile_history_instance_id", "instance", "id"),
 )
