@@ -106,7 +106,7 @@ class QueuedRequest:
                     endpoint,
                     prompt,
                     timeout_s=self._queue.timeout_s(
-                        view.spec.profile, prompt, view.spec.admission_depth or view.spec.slots
+                        view.profile, prompt, view.spec.admission_depth or view.spec.slots
                     ),
                     priority=engine_priority(grant.latest_start),
                 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import delete, insert, select, update
@@ -10,6 +10,7 @@ from sqlalchemy import delete, insert, select, update
 from hexprefect.errors import CallerMistake
 from hexprefect.store import tables
 from hexprefect.store.load import profile_columns
+from hexprefect.store.profiles import forget_learned
 from hexprefect.store.settlement import settle
 from hexprefect.store.transaction import Transaction
 from hexprefect.store.transitions import appoint_unappointed, move
@@ -55,6 +56,8 @@ def enter_instance(tx: Transaction, spec: InstanceSpec) -> bool:
         tx.connection.execute(
             update(tables.instances).where(tables.instances.c.name == spec.name).values(**columns)
         )
+        if not _same_engine(known._mapping, columns):
+            forget_learned(tx, spec.name)
     tx.read_instances_anew()
     tx.touch(spec.name)
     if known is not None:
@@ -124,6 +127,8 @@ def remove_instance(tx: Transaction, name: str) -> bool:
     ).first()
     if remembered is not None:
         return False
+    history = tables.profile_history
+    tx.connection.execute(delete(history).where(history.c.instance == name))
     tx.connection.execute(delete(tables.instances).where(tables.instances.c.name == name))
     tx.read_instances_anew()
     return True
@@ -143,6 +148,11 @@ def _move_queue(
             move(tx, row._asdict(), why=why)
 
 
+def _same_engine(known: Mapping[Any, Any], columns: Mapping[str, Any]) -> bool:
+    """Whether what was learned of an instance still holds for what it is now said to be."""
+    return all(known[key] == columns[key] for key in ("profile", "model", "learn_profile"))
+
+
 def _columns(spec: InstanceSpec) -> dict[str, Any]:
     return {
         "pool": spec.pool,
@@ -154,4 +164,5 @@ def _columns(spec: InstanceSpec) -> dict[str, Any]:
         "slots": spec.slots,
         "admission_depth": spec.admission_depth,
         "context_tokens": spec.context_tokens,
+        "learn_profile": spec.learn_profile,
     }

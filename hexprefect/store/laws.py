@@ -143,8 +143,8 @@ def _capacity(connection: Connection, now: float) -> Iterator[tuple[str, str]]:
             yield load.name, f"{count} requests hold a slot, {load.occupied} slots are reserved"
         if tokens != load.reserved_kv_tokens:
             yield load.name, f"{tokens} KV tokens are held, {load.reserved_kv_tokens} reserved"
-        if count > load.capacity:
-            yield load.name, f"{count} requests hold its {load.capacity} slots"
+        if count > load.depth:
+            yield load.name, f"{count} requests hold its {load.depth} slots"
         if load.profile.kv_tokens is not None and tokens > load.profile.kv_tokens:
             yield load.name, f"{tokens} KV tokens are held of {load.profile.kv_tokens}"
 

@@ -22,8 +22,11 @@ class InstanceLoad:
 
     name: str
     profile: Profile
-    capacity: int
+    """As learned from finished requests, where it has been; else as described."""
+    depth: int
     """Requests it is given at once: its admission depth, or else its slots."""
+    slots: int
+    """Requests that it runs at once, whoever sent them."""
     context_tokens: int | None
     state: str
     reason: str | None
@@ -33,6 +36,10 @@ class InstanceLoad:
     occupied: int
     reserved_kv_tokens: int
     held: tuple[tuple[str, int], ...]
+    foreign: int = 0
+    """Requests of others that it runs or has waiting."""
+    foreign_us: int = 0
+    """What these are reckoned to take, in microseconds."""
     dirty: bool = False
 
     @classmethod
@@ -40,8 +47,9 @@ class InstanceLoad:
         """From a row of the table."""
         return cls(
             name=row["name"],
-            profile=Profile(**row["profile"]),
-            capacity=row["admission_depth"] or row["slots"],
+            profile=profile_of(row),
+            depth=row["admission_depth"] or row["slots"],
+            slots=row["slots"],
             context_tokens=row["context_tokens"],
             state=row["state"],
             reason=row["reason"],
@@ -51,7 +59,14 @@ class InstanceLoad:
             occupied=row["occupied"],
             reserved_kv_tokens=row["reserved_kv_tokens"],
             held=tuple((key, tokens) for key, tokens in row["held_prefixes"]),
+            foreign=row["foreign_running"] + row["foreign_waiting"],
+            foreign_us=row["foreign_us"],
         )
+
+    @property
+    def capacity(self) -> int:
+        """Requests of ours that may be there at once: others' take slots, but never the last."""
+        return max(1, min(self.depth, self.slots - self.foreign)) if self.foreign else self.depth
 
     @property
     def serves(self) -> bool:
@@ -61,7 +76,7 @@ class InstanceLoad:
     @property
     def queue_delay_s(self) -> float:
         """`t_queue(m)`: seconds of unfinished work, shared by the requests it runs at once."""
-        return self.backlog_us / 1e6 / self.capacity
+        return (self.backlog_us + self.foreign_us) / 1e6 / self.depth
 
     @property
     def free_kv_tokens(self) -> int | None:
@@ -88,7 +103,7 @@ class InstanceLoad:
             size,
             self.profile,
             cached_tokens=cached_prefix_tokens(size.prefix, held),
-            batch=min(self.occupied + 1, self.capacity),
+            batch=min(self.occupied + 1, self.capacity) + min(self.foreign, self.slots - 1),
         )
 
     def serve_prefix(self, prefix: Sequence[Sequence[Any]]) -> None:
@@ -115,6 +130,11 @@ class InstanceLoad:
         }
 
 
+def profile_of(row: Mapping[str, Any]) -> Profile:
+    """What predicts durations on an instance, from its row: as learned, or else as described."""
+    return Profile(**{**row["profile"], **(row["learned_profile"] or {})})
+
+
 def spec_of(row: Mapping[str, Any]) -> InstanceSpec:
     """The operator's description of an instance, from its row."""
     return InstanceSpec(
@@ -128,6 +148,7 @@ def spec_of(row: Mapping[str, Any]) -> InstanceSpec:
         api_key_block=row["api_key_block"],
         admission_depth=row["admission_depth"],
         context_tokens=row["context_tokens"],
+        learn_profile=row["learn_profile"],
     )
 
 
@@ -135,6 +156,7 @@ def view_of(row: Mapping[str, Any]) -> InstanceView:
     """Everything about an instance, from its row."""
     return InstanceView(
         spec=spec_of(row),
+        profile=profile_of(row),
         state=row["state"],
         reason=row["reason"],
         backlog_s=row["backlog_us"] / 1e6,
@@ -142,6 +164,10 @@ def view_of(row: Mapping[str, Any]) -> InstanceView:
         occupied=row["occupied"],
         reserved_kv_tokens=row["reserved_kv_tokens"],
         held_prefixes=tuple((key, tokens) for key, tokens in row["held_prefixes"]),
+        profile_learned=row["learned_profile"] is not None,
+        profile_pinned=row["profile_pinned"],
+        foreign_running=row["foreign_running"],
+        foreign_waiting=row["foreign_waiting"],
     )
 
 

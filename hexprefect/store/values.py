@@ -135,6 +135,8 @@ class InstanceSpec:
     api_key_block: str | None = None
     admission_depth: int | None = None
     context_tokens: int | None = None
+    learn_profile: bool = True
+    """Whether finished requests may correct `profile`; else it is used as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ class InstanceView:
     """An instance as the store sees it now."""
 
     spec: InstanceSpec
+    profile: Profile
+    """What dispatch reckons with: as learned from finished requests, or else as in `spec`."""
     state: InstanceState
     reason: str | None
     backlog_s: float
@@ -149,6 +153,12 @@ class InstanceView:
     occupied: int
     reserved_kv_tokens: int
     held_prefixes: tuple[tuple[str, int], ...] = field(default=())
+    profile_learned: bool = False
+    profile_pinned: bool = False
+    """Stays as it is until an operator releases it."""
+    foreign_running: int = 0
+    """Requests of others, as far as the server tells."""
+    foreign_waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Learned profiles with their history, and the load that others put on an instance
 
-The new columns of `instances` have defaults of the database's own: SQLite can then add them in place,
-without copying a table that others refer to.
+The new columns of `instances` have defaults of the database's own: SQLite can then add them in
+place, without copying a table that others refer to.
 """
 
 from __future__ import annotations
