@@ -34,7 +34,7 @@ Remaining = Mapping[tuple[str, int], RemainingHistory]
 
 
 def predicted_remaining_seconds(
-    history: Remaining, stage: str, visit: int, *, expected: float = 0.0
+    history: Remaining, stage: str, visit: int, *, expected: float = 0.0, enough: int = 1
 ) -> float:
     """Seconds that a query is expected to need after this visit of `stage` has finished.
 
@@ -42,12 +42,13 @@ def predicted_remaining_seconds(
         history: of finished queries.
         stage: of the request.
         visit: how many requests of the stage the query had before this one.
-        expected: for a stage that no finished query has visited.
+        expected: for a stage that too few finished queries have visited.
+        enough: finished queries from which a mean is trusted.
     """
     seen = visit if visit < MOST_VISITS else MOST_VISITS
     while seen >= 0:
         known = history.get((stage, seen))
-        if known is not None:
+        if known is not None and known.queries >= enough:
             return known.seconds
         seen -= 1
     return expected

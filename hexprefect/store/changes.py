@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Connection, insert, text
+from sqlalchemy import Connection, Table, insert, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from hexprefect.scheduling import Decision
 from hexprefect.scheduling.prediction import StageHistory
+from hexprefect.scheduling.remaining import RemainingHistory
 from hexprefect.store import statements, tables
 from hexprefect.store.load import InstanceLoad
 
@@ -31,10 +32,10 @@ class Changes:
         """Requests to insert, by id."""
         self.admitted: list[Row] = []
         """Parameters of `statements.ADMIT`."""
-        self.started_us: dict[str, int] = {}
-        """Work started on each instance that the table does not show yet, in microseconds."""
         self.learned: dict[tuple[str, str], StageHistory] = {}
         """The newest history of each `(stage, database)` in which a request was counted."""
+        self.learned_remaining: dict[tuple[str, int], RemainingHistory] = {}
+        """The newest history of each `(stage, visit)` in which a query was counted."""
         self.woken: set[str] = set()
         """Other processes, of which a request was admitted."""
         self._passed_over: list[Row] = []
@@ -53,6 +54,8 @@ class Changes:
             "new_completion_us": row["completion_us"],
             "new_latest_start": row["latest_start"],
             "new_order_key": row["order_key"],
+            "new_work_us": row["work_us"],
+            "new_late": row["late"],
         }
 
     def admit(
@@ -76,7 +79,6 @@ class Changes:
                     "start": started_at,
                 }
             )
-        self.started_us[instance] = self.started_us.get(instance, 0) + row["completion_us"]
 
     def pass_over(self, request_id: str) -> None:
         """A request did not fit when one behind it was admitted."""
@@ -124,7 +126,6 @@ class Changes:
             run(insert(tables.requests), list(self.new.values()))
             self.new.clear()
         self.write_updates()
-        self.started_us.clear()
         for statement, rows in (
             (statements.ADMIT, self.admitted),
             (statements.PASS_OVER, self._passed_over),
@@ -142,6 +143,9 @@ class Changes:
         if self.learned:
             self._write_history()
             self.learned.clear()
+        if self.learned_remaining:
+            self._write_remaining()
+            self.learned_remaining.clear()
         if self.woken and self._connection.dialect.name == "postgresql":
             run(
                 text("SELECT pg_notify('hexprefect', :owner)"),
@@ -149,17 +153,8 @@ class Changes:
             )
 
     def _write_history(self) -> None:
-        dialect: Any = postgresql if self._connection.dialect.name == "postgresql" else sqlite
-        statement = dialect.insert(tables.stage_history)
-        self._connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=["stage", "database"],
-                set_={
-                    "count": statement.excluded.count,
-                    "input_tokens": statement.excluded.input_tokens,
-                    "output_tokens": statement.excluded.output_tokens,
-                },
-            ),
+        self._upsert(
+            tables.stage_history,
             [
                 {
                     "stage": stage,
@@ -170,4 +165,32 @@ class Changes:
                 }
                 for (stage, database), learned in self.learned.items()
             ],
+        )
+
+    def _write_remaining(self) -> None:
+        self._upsert(
+            tables.remaining_history,
+            [
+                {
+                    "stage": stage,
+                    "visit": visit,
+                    "queries": learned.queries,
+                    "seconds": learned.seconds,
+                }
+                for (stage, visit), learned in self.learned_remaining.items()
+            ],
+        )
+
+    def _upsert(self, table: Table, rows: list[Row]) -> None:
+        """Insert rows, or replace those with the same primary key."""
+        dialect: Any = postgresql if self._connection.dialect.name == "postgresql" else sqlite
+        statement = dialect.insert(table)
+        kept = {column.name: statement.excluded[column.name] for column in table.columns}
+        keys = [column.name for column in table.primary_key]
+        self._connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=keys,
+                set_={name: value for name, value in kept.items() if name not in keys},
+            ),
+            rows,
         )

@@ -9,7 +9,12 @@ from __future__ import annotations
 from sqlalchemy import func, null, select, update
 
 from hexprefect.scheduling import Workflow, WorkflowNode, request_budget, single_stage
-from hexprefect.scheduling.prediction import predicted_input_tokens, predicted_output_tokens
+from hexprefect.scheduling.prediction import (
+    ENOUGH,
+    predicted_input_tokens,
+    predicted_output_tokens,
+)
+from hexprefect.scheduling.remaining import predicted_remaining_seconds
 from hexprefect.store import tables
 from hexprefect.store.changes import Row
 from hexprefect.store.processes import DIED, enter_process
@@ -93,9 +98,11 @@ def new_row(tx: Transaction, request: NewRequest) -> Row:
             tx.history, request.stage, request.database, expected=expected or output or None
         )
     ready_at = tx.now if request.ready_at is None else request.ready_at
-    budget_s = request_budget(
-        request.deadline - ready_at, _path_costs(tx, request, output_tokens=output)
+    own_s, *path_s = _path_costs(tx, request, output_tokens=output)
+    after_s = predicted_remaining_seconds(
+        tx.remaining, request.stage, request.visit, expected=sum(path_s), enough=ENOUGH
     )
+    budget_s = request_budget(request.deadline - ready_at, (own_s, after_s))
     return {
         "id": request.id,
         "query_id": request.query_id,
@@ -113,7 +120,11 @@ def new_row(tx: Transaction, request: NewRequest) -> Row:
         "submitted_at": tx.now,
         "ready_at": ready_at,
         "budget_s": budget_s,
+        "deadline": request.deadline,
+        "remaining_s": own_s + after_s,
+        "late": False,
         "completion_us": 0,
+        "work_us": 0,
         "latest_start": ready_at + budget_s,
         "order_key": ready_at + budget_s,
         "passed_over": 0,
@@ -127,11 +138,7 @@ def new_row(tx: Transaction, request: NewRequest) -> Row:
 
 def _path_costs(tx: Transaction, request: NewRequest, *, output_tokens: float) -> list[float]:
     """`t̄` of the request and of each stage on the critical path after it, in seconds."""
-    loads = [load for load in tx.instances.values() if load.state in {"alive", "suspect"}]
-    count = len(loads) or 1
-    fixed = sum(load.profile.fixed_s for load in loads) / count
-    per_input = sum(load.profile.input_s_per_token for load in loads) / count
-    per_output = sum(load.profile.output_s_per_token for load in loads) / count
+    fixed, per_input, per_output = tx.mean_cost
 
     def expected_cost(node: WorkflowNode) -> float:
         read = predicted_input_tokens(

@@ -40,6 +40,7 @@ AutoKey = BigInteger().with_variant(Integer, "sqlite")
 REQUEST_STATES = ("waiting", "admitted", "running", "finished", "failed", "cancelled")
 OPEN_STATES = ("waiting", "admitted", "running")
 HOLDING_STATES = ("admitted", "running")
+LIVE_ORDERS = ("arrival", "urgency", "deadline", "laxity")
 QUERY_STATES = ("running", "answered", "failed", "cancelled")
 INSTANCE_STATES = ("alive", "suspect", "draining", "dead")
 PROFILE_CHANGES = ("learned", "reset", "pinned", "released")
@@ -112,6 +113,10 @@ instances = Table(
     Column("occupied", Integer, nullable=False, default=0),
     Column("reserved_kv_tokens", BigInteger, nullable=False, default=0),
     Column("held_prefixes", JSON, nullable=False, default=list),
+    Column("busy_until", Double, nullable=False, server_default=text("0")),
+    Column("mean_uncached", Double, nullable=False, server_default=text("0")),
+    Column("mean_output", Double, nullable=False, server_default=text("0")),
+    Column("measured", Integer, nullable=False, server_default=text("0")),
     Column("learn_profile", Boolean, nullable=False, server_default=true()),
     Column("profile_pinned", Boolean, nullable=False, server_default=false()),
     Column("learned_profile", JSON(none_as_null=True)),
@@ -159,6 +164,10 @@ requests = Table(
     Column("cached_tokens", Integer),
     Column("result", JSON),
     Column("error", Text),
+    Column("deadline", Double, nullable=False, server_default=text("0")),
+    Column("remaining_s", Double, nullable=False, server_default=text("0")),
+    Column("work_us", BigInteger, nullable=False, server_default=text("0")),
+    Column("late", Boolean, nullable=False, server_default=false()),
     CheckConstraint(_one_of("state", REQUEST_STATES), name="state"),
     Index("ix_requests_queue", "instance", "state", "order_key", "ready_at", "id"),
     Index("ix_requests_owner_state", "owner", "state"),
@@ -203,6 +212,10 @@ alpha_history = Table(
     Column("chosen_at", Double, nullable=False),
     Column("reason", Text, nullable=False),
     Column("evidence", JSON, nullable=False, default=dict),
+    Column("queue_order", String(16), nullable=False, server_default="urgency"),
+    Column("slowdown", Double),
+    Column("late_penalty", Double),
+    Column("stretch", Double, nullable=False, server_default="1"),
     CheckConstraint("alpha >= 0 AND alpha <= 1", name="alpha"),
     CheckConstraint(_one_of("policy", ("paper", "normalised")), name="policy"),
 )
@@ -215,6 +228,15 @@ stage_history = Table(
     Column("count", BigInteger, nullable=False),
     Column("input_tokens", Double, nullable=False),
     Column("output_tokens", Double, nullable=False),
+)
+
+remaining_history = Table(
+    "remaining_history",
+    metadata,
+    Column("stage", String(100), primary_key=True),
+    Column("visit", Integer, primary_key=True),
+    Column("queries", BigInteger, nullable=False),
+    Column("seconds", Double, nullable=False),
 )
 
 profile_history = Table(

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Connection, Select
 
+from hexprefect.scheduling.occupancy import Coefficients, coefficients, mean_profile
 from hexprefect.scheduling.prediction import StageHistory
+from hexprefect.scheduling.remaining import MOST_VISITS, RemainingHistory
 from hexprefect.store import statements
 from hexprefect.store.changes import Changes, Row
 from hexprefect.store.load import InstanceLoad
@@ -42,17 +45,20 @@ class Transaction:
         now: float,
         process: str,
         history: dict[tuple[str, str], StageHistory],
+        remaining: dict[tuple[str, int], RemainingHistory],
         found: Found,
     ) -> None:
         self.connection = connection
         self.now = now
         self.process = process
         self.history = history
+        self.remaining = remaining
+        """Work that queries had left after each visit of a stage, in seconds."""
         self.granted: list[Grant] = []
         """Requests of this process that run from now on."""
         self.settings = found.settings
         """The newest α, which every dispatch of this transaction uses."""
-        self.instances = _loads(found.instances)
+        self.instances = _loads(found.instances, self.settings)
         """Every instance by name, in ascending order of the name."""
         self.touched: set[str] = set()
         """Instances whose load has changed: somebody may have room there now."""
@@ -67,8 +73,16 @@ class Transaction:
     def read_instances_anew(self) -> None:
         """After one was added or removed; what was changed in memory must be flushed before."""
         self.instances = _loads(
-            [row._asdict() for row in self.connection.execute(statements.INSTANCES)]
+            [row._asdict() for row in self.connection.execute(statements.INSTANCES)],
+            self.settings,
         )
+        self.__dict__.pop("mean_cost", None)
+
+    @cached_property
+    def mean_cost(self) -> Coefficients:
+        """`c, a, b` of `t̄`, the mean cost over the instances that serve."""
+        serving = [load.profile for load in self.instances.values() if load.serves]
+        return coefficients(mean_profile(serving)) if serving else (0.0, 0.0, 0.0, 0.0)
 
     def query(self, query_id: str) -> Row | None:
         """State, owner and reason of a query, or `None`."""
@@ -103,24 +117,25 @@ class Transaction:
         self.changes.new[row["id"]] = self._seen[row["id"]] = row
 
     def release(self, instance: str | None, *, completion_us: int, kv_tokens: int) -> None:
-        """A request that was admitted or running on `instance` is so no more."""
+        """A request that was admitted or running on `instance` is so no more.
+
+        What it leaves undone stays in the queue delay, which runs down by itself.
+        """
         if instance is None:
             return
         load = self.instances[instance]
         load.occupied -= 1
         load.reserved_kv_tokens -= kv_tokens
-        load.backlog_us -= completion_us
-        load.dirty = True
+        load.take_off(completion_us=completion_us)
         self.touched.add(instance)
 
-    def withdraw(self, instance: str | None, *, completion_us: int) -> None:
+    def withdraw(self, instance: str | None, *, completion_us: int, work_us: int) -> None:
         """A request that was waiting in the queue of `instance` leaves it."""
         if instance is None:
             return
         load = self.instances[instance]
         load.waiting -= 1
-        load.backlog_us -= completion_us
-        load.dirty = True
+        load.take_off(completion_us=completion_us, work_us=work_us)
         self.touched.add(instance)
 
     def touch(self, instance: str) -> None:
@@ -137,6 +152,12 @@ class Transaction:
             before = self.changes.learned.get(key) or self.history.get(key) or StageHistory()
             after = before.after(input_tokens=input_tokens, output_tokens=output_tokens)
             self.changes.learned[key] = self.history[key] = after
+
+    def learn_remaining(self, stage: str, visit: int, seconds: float) -> None:
+        """Count what a finished query had left after one of its requests."""
+        key = (stage, min(visit, MOST_VISITS))
+        after = self.remaining.get(key, RemainingHistory()).after(seconds)
+        self.changes.learned_remaining[key] = self.remaining[key] = after
 
     def end_request(self, row: Row, **columns: Any) -> None:
         """Give a request its result or its error; its state in `row` is the new one."""
@@ -176,8 +197,8 @@ class Transaction:
             known[row.id] = row._asdict()
 
 
-def _loads(rows: Sequence[Row]) -> dict[str, InstanceLoad]:
-    return {row["name"]: InstanceLoad.from_row(row) for row in rows}
+def _loads(rows: Sequence[Row], settings: DispatchSettings) -> dict[str, InstanceLoad]:
+    return {row["name"]: InstanceLoad.from_row(row, slowdown=settings.slowdown) for row in rows}
 
 
 def grant_of(row: Mapping[str, Any], instance: str, started_at: float) -> Grant:
@@ -192,5 +213,6 @@ def grant_of(row: Mapping[str, Any], instance: str, started_at: float) -> Grant:
         started_at=started_at,
         budget_s=row["budget_s"],
         latest_start=row["latest_start"],
+        order_key=row["order_key"],
         completion_s=row["completion_us"] / 1e6,
     )

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from hexprefect.errors import HexprefectError
 from hexprefect.scheduling import Profile, RequestSize, Workflow
+from hexprefect.scheduling.order import Order
 
 RequestState = Literal["waiting", "admitted", "running", "finished", "failed", "cancelled"]
 QueryState = Literal["running", "answered", "failed", "cancelled"]
@@ -75,6 +76,8 @@ class NewRequest:
     needs: tuple[str, ...] = ()
     fingerprint: str = ""
     """Of the inputs: a finished request is only reused for the same ones."""
+    visit: int = 0
+    """How many requests of the stage its query had before: what is left depends on it."""
     ready_at: float | None = None
     """When its needs had finished; now, when `None`."""
     workflow: Workflow | None = None
@@ -95,6 +98,8 @@ class Grant:
     started_at: float
     budget_s: float
     latest_start: float
+    order_key: float
+    """Its place in the instance's order, epoch seconds; the engine orders by it, too."""
     completion_s: float
 
 
@@ -163,8 +168,16 @@ class InstanceView:
 
 @dataclass(frozen=True, slots=True)
 class DispatchSettings:
-    """The newest row of the α history."""
+    """The newest row of the α history; the defaults are the simulator's policy `hexprefect`."""
 
     alpha: float = 0.5
     policy: Literal["paper", "normalised"] = "normalised"
     beta: float = 1.0
+    order: Order = "laxity"
+    slowdown: float | None = 5.0
+    """Bounds the depth of each instance (`scheduling.depth`); `None`: its slots do."""
+    late_penalty: float | None = None
+    """For overload: SLOs by which the deadline of a request is put off that cannot be in time any
+    more, so that those which can go first; `None`: never."""
+    stretch: float = 1.0
+    """With `late_penalty`: how many times longer than predicted the rest is reckoned to take."""
