@@ -181,6 +181,8 @@ def finished_requests(runs: Sequence[Run]) -> list[FinishedRequest]:
     Args:
         runs: everything that ran on one instance, whatever came of it.
     """
+    if not runs:
+        return []
     starts = np.array([run.started_at for run in runs])
     ends = np.array([run.ended_at for run in runs])
     order = np.argsort(starts, kind="stable")

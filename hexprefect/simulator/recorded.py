@@ -1,7 +1,7 @@
 """Recorded history: what the running system did, as a workload, a cluster and decisions to replay.
 
 The store's tables are read by name, not through the store's code: the simulator knows scheduling
-alone. The columns read here are those of the store's first migration.
+alone.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _REQUESTS = text(
     "ORDER BY r.ready_at, r.id"
 )
 _INSTANCES = text(
-    "SELECT name, profile, slots, admission_depth FROM instances WHERE state <> 'dead' "
-    "ORDER BY name"
+    "SELECT name, profile, learned_profile, slots, admission_depth FROM instances "
+    "WHERE state <> 'dead' ORDER BY name"
 )
 
 
@@ -125,7 +125,7 @@ def _calls(rows: Sequence[Mapping[str, Any]]) -> tuple[Call, ...]:
 
 
 def read_cluster(connection: Connection) -> Cluster:
-    """The instances of the store, with their profiles as they are now.
+    """The instances of the store, with the profiles that dispatch uses now: learned, or described.
 
     Raises:
         NothingRecorded: when there is none.
@@ -138,7 +138,7 @@ def read_cluster(connection: Connection) -> Cluster:
         tuple(
             Instance(
                 row["name"],
-                Profile(**_json(row["profile"])),
+                Profile(**{**_json(row["profile"]), **(_json(row["learned_profile"]) or {})}),
                 EngineOptions(slots=min(row["slots"], row["admission_depth"] or row["slots"])),
             )
             for row in rows

@@ -75,7 +75,8 @@ def test_the_tables_are_read_by_name() -> None:
             "CREATE TABLE queries (id, tenant, 'database', slo_s, arrived_at, ended_at, state)",
             "CREATE TABLE requests (id, query_id, stage, needs, input_tokens, "
             "actual_input_tokens, actual_output_tokens, prefix, ready_at, state)",
-            "CREATE TABLE instances (name, profile, slots, admission_depth, state)",
+            "CREATE TABLE instances "
+            "(name, profile, learned_profile, slots, admission_depth, state)",
             "INSERT INTO queries VALUES ('q1','t','d',9,100,104,'answered'),"
             "('q2','t','d',9,101,104,'answered'),('q3','t','d',9,102,104,'failed'),"
             "('q0','t','d',9,1,2,'answered')",
@@ -97,14 +98,15 @@ def test_the_tables_are_read_by_name() -> None:
         with pytest.raises(NothingRecorded):
             read_cluster(connection)
         connection.execute(
-            text("INSERT INTO instances VALUES ('i1', :profile, 8, 4, 'alive')"),
-            {"profile": json.dumps(profile)},
+            text("INSERT INTO instances VALUES ('i1', :profile, :learned, 8, 4, 'alive')"),
+            {"profile": json.dumps(profile), "learned": json.dumps({"input_s_per_token": 0.5})},
         )
         window = read_window(connection, since=50.0)
         cluster = read_cluster(connection)
     assert [len(query.calls) for query in window.queries] == [2, 1]
     assert cluster.instances[0].options.slots == 4
     assert cluster.profiles[0].output_s_per_token == 0.02
+    assert cluster.profiles[0].input_s_per_token == 0.5  # as learned, not as described
 
 
 def test_a_decision_log_replays_and_a_forged_one_is_found() -> None:
