@@ -42,6 +42,7 @@ class Query:
         self.workflow = workflow
         self._repeats: Counter[tuple[str, str | None, str]] = Counter()
         self._last_on_branch: dict[str | None, str] = {}
+        self._visits: dict[str, list[str]] = {}
         self.ended = False
 
     @property
@@ -102,8 +103,16 @@ class Query:
             fingerprint=fingerprint,
             workflow=self.workflow,
             predict_output=predict_output,
+            visit=self._visit(stage, request_id),
         )
         return await self._queue.submit(new)
+
+    def _visit(self, stage: str, request_id: str) -> int:
+        """How many requests of the stage came before this one; submitted again, it is the same."""
+        known = self._visits.setdefault(stage, [])
+        if request_id not in known:
+            known.append(request_id)
+        return known.index(request_id)
 
     def request_id(self, stage: str, *, branch: str | None, fingerprint: str) -> str:
         """The same id for the same call of the same query, whichever process makes it."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PRIORITY_EPOCH = 1_700_000_000
 PRIORITY_PER_SECOND = 10
-"""vLLM orders by an integer, lower first: tenths of a second of `latest_start` fit into 32 bits
+"""vLLM orders by an integer, lower first: tenths of a second of the order's key fit into 32 bits
 until 2030 and mean the same on every instance."""
 
 
@@ -108,7 +108,7 @@ class QueuedRequest:
                     timeout_s=self._queue.timeout_s(
                         view.profile, prompt, view.spec.admission_depth or view.spec.slots
                     ),
-                    priority=engine_priority(grant.latest_start),
+                    priority=engine_priority(grant.order_key),
                 )
             except InstanceError as error:
                 await self._queue.health.failed(grant.instance, error)
@@ -216,6 +216,6 @@ class QueuedRequest:
         return self.grant
 
 
-def engine_priority(latest_start: float) -> int:
+def engine_priority(order_key: float) -> int:
     """Our urgency as vLLM's integer priority, lower first, the same on every instance."""
-    return round((latest_start - PRIORITY_EPOCH) * PRIORITY_PER_SECOND)
+    return round((order_key - PRIORITY_EPOCH) * PRIORITY_PER_SECOND)

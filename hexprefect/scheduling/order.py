@@ -107,7 +107,21 @@ def order_key(
 def last_chance(*, deadline: float, remaining_s: float) -> float:
     """The moment after which a query is predicted to miss its deadline even if never idle again.
 
-    The overload policy `late_last` serves a request past this moment after those that can still be
-    in time. It keeps its key among its like: lateness is a fact, not a reset to zero.
+    Under overload a request past this moment may be put off behind those that can still be in
+    time: see `put_off`.
     """
     return deadline - remaining_s
+
+
+def put_off(key: float, *, slo_s: float, penalty: float) -> float:
+    """The key of a request that can no longer be in time, as if its deadline were further off.
+
+    It keeps its place among its like, and is passed only by what arrives in the next
+    `penalty · slo_s` seconds: nobody starves, however long the overload lasts.
+
+    Args:
+        key: under an order whose keys are moments: `urgency`, `deadline` or `laxity`.
+        slo_s: of its query, in seconds.
+        penalty: by how many SLOs its deadline is put off.
+    """
+    return key + penalty * slo_s

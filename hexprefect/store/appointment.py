@@ -6,10 +6,15 @@ transaction holds, and is recorded with all that it was made from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sqlalchemy import select, update
+
 from hexprefect.scheduling import RequestSize, dispatch, latest_start
+from hexprefect.scheduling.delay import with_delay_caused
+from hexprefect.scheduling.order import last_chance, order_key, put_off
+from hexprefect.store import tables
 from hexprefect.store.changes import Row
 from hexprefect.store.load import InstanceLoad
 from hexprefect.store.transaction import Transaction
@@ -35,46 +40,75 @@ def appoint(
         row.update(instance=None, completion_us=0)
         tx.changes.appoint(row)
         return None
-    completion = [load.completion_seconds(size) for load in eligible]
     settings = tx.settings
     decision = dispatch(
         [load.name for load in eligible],
-        completion,
-        [load.queue_delay_s for load in eligible],
+        with_delay_caused(
+            [load.completion_seconds(size) for load in eligible],
+            [load.coefficients for load in eligible],
+            size.input_tokens,
+            [load.cached_tokens(size) for load in eligible],
+            [load.beside for load in eligible],
+        ),
+        [load.queue_delay(tx.now) for load in eligible],
         alpha=settings.alpha,
         policy=settings.policy,
         beta=settings.beta,
     )
-    load = tx.instances[decision.instance]
-    chosen_s = completion[[entry.name for entry in eligible].index(decision.instance)]
-    enqueue(tx, row, load, chosen_s)
+    enqueue(tx, row, tx.instances[decision.instance])
     tx.changes.decide(row["id"], decision, why=why)
-    return load.name
+    return decision.instance
 
 
-def enqueue(tx: Transaction, row: Row, load: InstanceLoad, completion_s: float) -> None:
-    """Put a waiting request on the queue of an instance, in its place by urgency.
+def enqueue(tx: Transaction, row: Row, load: InstanceLoad) -> None:
+    """Put a waiting request on the queue of an instance, in its place in the order.
 
     Args:
         tx: the transaction.
         row: its columns, as in the table; changed in place.
         load: the instance.
-        completion_s: `t_comp` of the request there, in seconds.
     """
-    start_by = latest_start(
-        ready_at=row["ready_at"], budget_s=row["budget_s"], completion_s=completion_s
-    )
+    size = size_of(row)
+    completion_s = load.completion_seconds(size)
     row.update(
         instance=load.name,
         completion_us=round(completion_s * 1e6),
-        latest_start=start_by,
-        order_key=start_by,
+        work_us=round(load.work_seconds(size) * 1e6),
+        latest_start=latest_start(
+            ready_at=row["ready_at"], budget_s=row["budget_s"], completion_s=completion_s
+        ),
     )
-    load.waiting += 1
-    load.backlog_us += row["completion_us"]
-    load.dirty = True
+    row["order_key"] = _order_key(tx, row, completion_s)
+    _put_off_if_late(tx, row)
+    load.take_on(completion_us=row["completion_us"], work_us=row["work_us"], now=tx.now)
+    load.hold(row["prefix"])
     tx.touch(load.name)
     tx.changes.appoint(row)
+
+
+def _order_key(tx: Transaction, row: Row, completion_s: float) -> float:
+    return order_key(
+        tx.settings.order,
+        ready_at=row["ready_at"],
+        arrived_at=row["ready_at"],
+        deadline=row["deadline"],
+        budget_s=row["budget_s"],
+        completion_s=completion_s,
+        remaining_s=row["remaining_s"],
+    )
+
+
+def _put_off_if_late(tx: Transaction, row: Row) -> None:
+    """Overload: what cannot be in time any more lets those that can go first, for a while."""
+    penalty = tx.settings.late_penalty
+    if penalty is None or row["late"]:
+        return
+    remaining_s = tx.settings.stretch * row["remaining_s"]
+    if tx.now > last_chance(deadline=row["deadline"], remaining_s=remaining_s):
+        query = tx.query(row["query_id"])
+        assert query is not None
+        row["late"] = True
+        row["order_key"] = put_off(row["order_key"], slo_s=query["slo_s"], penalty=penalty)
 
 
 def size_of(row: Mapping[str, Any]) -> RequestSize:
@@ -101,3 +135,26 @@ def _eligible(tx: Transaction, kv_tokens: int, avoid: frozenset[str]) -> list[In
         if wanted:
             return wanted
     return []
+
+
+def put_off_late(tx: Transaction, instances: Sequence[str]) -> None:
+    """Put off what has become late while it waited in these queues; see `order.put_off`."""
+    settings = tx.settings
+    if settings.late_penalty is None or not instances:
+        return
+    tx.write_changes()
+    request = tables.requests.c
+    slo_s = select(tables.queries.c.slo_s).where(tables.queries.c.id == request.query_id)
+    tx.connection.execute(
+        update(tables.requests)
+        .where(
+            request.instance.in_(instances),
+            request.state == "waiting",
+            request.late.is_(False),
+            request.deadline - settings.stretch * request.remaining_s < tx.now,
+        )
+        .values(
+            late=True,
+            order_key=request.order_key + settings.late_penalty * slo_s.scalar_subquery(),
+        )
+    )

@@ -6,14 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hexprefect.scheduling import (
-    Profile,
-    RequestSize,
-    cached_prefix_tokens,
-    completion_seconds,
-    hold_prefix,
+from hexprefect.scheduling import Profile, RequestSize, cached_prefix_tokens, hold_prefix
+from hexprefect.scheduling.delay import busy_after, queue_delay
+from hexprefect.scheduling.depth import depth_for_slowdown
+from hexprefect.scheduling.occupancy import (
+    DEFAULT_BATCH,
+    Coefficients,
+    coefficients,
+    completion_seconds_of,
+    occupancy_coefficients,
 )
 from hexprefect.store.values import InstanceSpec, InstanceView
+
+ENOUGH = 16
+"""Finished requests on an instance before their mean size bounds its depth."""
+
+MEMORY = 500
+"""Requests over which that mean forgets."""
 
 
 @dataclass(slots=True)
@@ -40,11 +49,22 @@ class InstanceLoad:
     """Requests of others that it runs or has waiting."""
     foreign_us: int = 0
     """What these are reckoned to take, in microseconds."""
+    busy_until: float = 0.0
+    """When it will have done what it was appointed so far, epoch seconds (`scheduling.delay`)."""
+    mean_uncached: float = 0.0
+    """Mean input tokens of what finished here that were not cached."""
+    mean_output: float = 0.0
+    measured: int = 0
+    """Requests of which these are the means."""
+    slowdown: float | None = None
+    """What bounds its depth, unless an operator gave it one."""
+    steered: bool = False
+    """Whether an operator gave it a depth."""
     dirty: bool = False
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> InstanceLoad:
-        """From a row of the table."""
+    def from_row(cls, row: Mapping[str, Any], *, slowdown: float | None = None) -> InstanceLoad:
+        """From a row of the table; `slowdown` as in the settings of dispatch."""
         return cls(
             name=row["name"],
             profile=profile_of(row),
@@ -61,22 +81,36 @@ class InstanceLoad:
             held=tuple((key, tokens) for key, tokens in row["held_prefixes"]),
             foreign=row["foreign_running"] + row["foreign_waiting"],
             foreign_us=row["foreign_us"],
+            busy_until=row["busy_until"],
+            mean_uncached=row["mean_uncached"],
+            mean_output=row["mean_output"],
+            measured=row["measured"],
+            slowdown=None if row["admission_depth"] else slowdown,
+            steered=row["admission_depth"] is not None,
         )
 
     @property
     def capacity(self) -> int:
         """Requests of ours that may be there at once: others' take slots, but never the last."""
-        return max(1, min(self.depth, self.slots - self.foreign)) if self.foreign else self.depth
+        room = self.depth
+        if self.slowdown is not None and self.measured >= ENOUGH:
+            bound = depth_for_slowdown(
+                self.slowdown,
+                self.profile,
+                uncached_tokens=self.mean_uncached,
+                output_tokens=self.mean_output,
+            )
+            room = min(room, bound)
+        return max(1, min(room, self.slots - self.foreign)) if self.foreign else room
 
     @property
     def serves(self) -> bool:
         """Whether waiting requests may start on it."""
         return self.state in {"alive", "suspect"}
 
-    @property
-    def queue_delay_s(self) -> float:
-        """`t_queue(m)`: seconds of unfinished work, shared by the requests it runs at once."""
-        return (self.backlog_us + self.foreign_us) / 1e6 / self.depth
+    def queue_delay(self, now: float) -> float:
+        """`t_queue(m)`: seconds until what it was appointed is done, others' requests included."""
+        return queue_delay(self.busy_until, now=now) + self.foreign_us / 1e6 / self.depth
 
     @property
     def free_kv_tokens(self) -> int | None:
@@ -96,24 +130,77 @@ class InstanceLoad:
             return False
         return self.profile.kv_tokens is None or kv_tokens <= self.profile.kv_tokens
 
+    @property
+    def coefficients(self) -> Coefficients:
+        """Of its profile, as the functions of `scheduling` take them."""
+        return coefficients(self.profile)
+
+    @property
+    def beside(self) -> int:
+        """Sequences that one more would share its steps with."""
+        return min(self.occupied, self.capacity - 1) + min(self.foreign, self.slots - 1)
+
+    def cached_tokens(self, size: RequestSize) -> int:
+        """Input tokens of a request that it is believed to hold."""
+        if not size.prefix:
+            return 0
+        held = frozenset(key for key, _ in self.held)
+        return min(size.input_tokens, cached_prefix_tokens(size.prefix, held))
+
     def completion_seconds(self, size: RequestSize) -> float:
         """`t_comp(r, m)` with what is cached here and what runs here now."""
-        held = frozenset(key for key, _ in self.held) if size.prefix else frozenset()
-        return completion_seconds(
-            size,
-            self.profile,
-            cached_tokens=cached_prefix_tokens(size.prefix, held),
-            batch=min(self.occupied + 1, self.capacity) + min(self.foreign, self.slots - 1),
+        uncached = size.input_tokens - self.cached_tokens(size)
+        return completion_seconds_of(self.coefficients, uncached, size.output_tokens, self.beside)
+
+    def work_seconds(self, size: RequestSize) -> float:
+        """Engine time that a request takes here (`scheduling.occupancy`)."""
+        return completion_seconds_of(
+            occupancy_coefficients(self.profile, batch=min(DEFAULT_BATCH, self.capacity)),
+            size.input_tokens - self.cached_tokens(size),
+            size.output_tokens,
         )
 
-    def serve_prefix(self, prefix: Sequence[Sequence[Any]]) -> None:
-        """Remember that a prompt with these leading segments is being served here."""
+    # -- what happens to it ---------------------------------------------------------------------
+
+    def take_on(self, *, completion_us: int, work_us: int, now: float) -> None:
+        """A request enters its queue."""
+        self.waiting += 1
+        self.backlog_us += completion_us
+        self.busy_until = busy_after(self.busy_until, now=now, work_s=work_us / 1e6)
+        self.dirty = True
+
+    def take_off(self, *, completion_us: int, work_us: int = 0) -> None:
+        """A request has left, after it or its place in the queue was taken off the counters.
+
+        Args:
+            completion_us: what it counted in the backlog.
+            work_us: what it had not begun to use of the queue delay: all of a waiting request.
+        """
+        self.backlog_us -= completion_us
+        idle = not (self.waiting or self.occupied)
+        self.busy_until = 0.0 if idle else self.busy_until - work_us / 1e6
+        self.dirty = True
+
+    def measure(self, *, uncached_tokens: int, output_tokens: int) -> None:
+        """Learn how large the requests are that finish here."""
+        self.measured += 1
+        weight = 1.0 / min(self.measured, MEMORY)
+        self.mean_uncached += weight * (uncached_tokens - self.mean_uncached)
+        self.mean_output += weight * (output_tokens - self.mean_output)
+        self.dirty = True
+
+    def hold(self, prefix: Sequence[Sequence[Any]]) -> None:
+        """Believe that it holds these leading segments from now on: a prompt with them goes there.
+
+        Counted from the appointment on, so that the next prompt with them follows at once.
+        """
         if prefix:
             self.held = hold_prefix(
                 self.held,
                 tuple((key, tokens) for key, tokens in prefix),
                 capacity_tokens=self.profile.kv_tokens,
             )
+            self.dirty = True
 
     def as_update(self) -> dict[str, Any]:
         """Parameters of the statement that writes it back."""
@@ -127,6 +214,10 @@ class InstanceLoad:
             "new_occupied": self.occupied,
             "new_reserved_kv_tokens": self.reserved_kv_tokens,
             "new_held_prefixes": [list(entry) for entry in self.held],
+            "new_busy_until": self.busy_until,
+            "new_mean_uncached": self.mean_uncached,
+            "new_mean_output": self.mean_output,
+            "new_measured": self.measured,
         }
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import insert, null, select, update
 from hexprefect.errors import CallerMistake
 from hexprefect.store import tables
 from hexprefect.store.processes import enter_process
+from hexprefect.store.remaining import learn_remaining
 from hexprefect.store.settlement import settle
 from hexprefect.store.submission import take_up_again
 from hexprefect.store.transaction import Transaction
@@ -114,6 +115,8 @@ def end_query(
     _close_requests(
         tx, query_id, state="cancelled", outcome="cancelled", error=f"its query ended: {why}"
     )
+    if state == "answered":
+        learn_remaining(tx, query_id)
     tx.forget_query(query_id)
     tx.connection.execute(
         update(tables.queries)

@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 from hexprefect.scheduling import Waiting, admit, dispatch, queue_order
 from hexprefect.scheduling.reappointment import Movable, choose_reappointment
 from hexprefect.store import statements, tables
-from hexprefect.store.appointment import enqueue, size_of
+from hexprefect.store.appointment import enqueue, put_off_late, size_of
 from hexprefect.store.changes import Row
 from hexprefect.store.engine import read_together
 from hexprefect.store.load import InstanceLoad
@@ -29,7 +29,9 @@ def settle(tx: Transaction) -> None:
     """Admit, on every instance whose load changed, the requests that it has room for."""
     touched = [tx.instances[name] for name in sorted(tx.touched & set(tx.instances))]
     serving = [load for load in touched if load.serves]
-    queues = _queues(tx, [load for load in serving if load.capacity > load.occupied])
+    roomy = [load for load in serving if load.capacity > load.occupied]
+    put_off_late(tx, [load.name for load in roomy if load.waiting])
+    queues = _queues(tx, roomy)
     for load in serving:
         _admit_on(tx, load, queues.get(load.name, []))
     # Only what still waits, once every queue has used its own room, is taken elsewhere.
@@ -101,7 +103,6 @@ def _start(tx: Transaction, row: Row, load: InstanceLoad) -> None:
     load.waiting -= 1
     load.occupied += 1
     load.reserved_kv_tokens += row["kv_tokens"]
-    load.serve_prefix(row["prefix"])
     load.dirty = True
     if own:
         tx.granted.append(grant_of({**row, "attempt": attempt}, load.name, tx.now))
@@ -135,16 +136,17 @@ def _waiting_elsewhere(tx: Transaction, load: InstanceLoad) -> list[Row]:
     """The first that wait for other instances and fit here, each with its `wait_there_s`."""
     tx.write_changes()
     request = tables.requests.c
-    held = tx.connection.execute(
-        select(request.instance, func.sum(request.completion_us))
-        .where(request.state.in_(tables.HOLDING_STATES))
+    gone = {row["key"] for row in tx.changes.admitted}
+    waiting = tx.connection.execute(
+        select(request.instance, func.sum(request.work_us))
+        .where(request.state == "waiting", request.id.not_in(gone))
         .group_by(request.instance)
     )
-    # A running request is half done on average.
-    ahead = {name: int(total or 0) // 2 for name, total in held}
-    gone = {row["key"] for row in tx.changes.admitted}
-    for name, started_us in tx.changes.started_us.items():
-        ahead[name] = ahead.get(name, 0) + started_us
+    # What is inside an engine, and so comes first, is the part of its delay that does not wait.
+    ahead = {
+        name: tx.instances[name].queue_delay(tx.now) - int(total or 0) / 1e6
+        for name, total in waiting
+    }
     stored = tx.connection.execute(
         select(*statements.QUEUE_COLUMNS)
         .where(request.state == "waiting", request.instance != load.name)
@@ -156,10 +158,8 @@ def _waiting_elsewhere(tx: Transaction, load: InstanceLoad) -> list[Row]:
         if stored_row.id in gone:
             continue
         row = stored_row._asdict()
-        other = tx.instances[row["instance"]]
-        before = ahead.get(other.name, 0)
-        row["wait_there_s"] = before / 1e6 / other.capacity
-        ahead[other.name] = before + row["completion_us"]
+        row["wait_there_s"] = max(0.0, ahead[row["instance"]])
+        ahead[row["instance"]] += row["work_us"] / 1e6
         if load.can_hold(row["kv_tokens"]) and load.fits(row["kv_tokens"]):
             rows.append(row)
     return rows
@@ -169,8 +169,7 @@ def _move(tx: Transaction, row: Row, load: InstanceLoad) -> None:
     """Appoint what waits elsewhere to an instance that was idle, and start it there."""
     other = tx.instances[row["instance"]]
     other.waiting -= 1
-    other.backlog_us -= row["completion_us"]
-    other.dirty = True
+    other.take_off(completion_us=row["completion_us"], work_us=row["work_us"])
     completion_s = load.completion_seconds(size_of(row))
     why = f"{load.name} was idle and would end it sooner than {other.name}"
     # α = 1 over these two times is the comparison that was made: so the move replays, too.
@@ -183,7 +182,7 @@ def _move(tx: Transaction, row: Row, load: InstanceLoad) -> None:
         policy="normalised",
         beta=tx.settings.beta,
     )
-    enqueue(tx, row, load, completion_s)
+    enqueue(tx, row, load)
     tx.changes.decide(row["id"], decision, why=why)
     tx.write_changes()
     _start(tx, row, load)

@@ -21,6 +21,7 @@ from hexprefect.store import tables
 
 QUEUE_COLUMNS = (
     tables.requests.c.id,
+    tables.requests.c.query_id,
     tables.requests.c.owner,
     tables.requests.c.instance,
     tables.requests.c.order_key,
@@ -32,6 +33,10 @@ QUEUE_COLUMNS = (
     tables.requests.c.budget_s,
     tables.requests.c.latest_start,
     tables.requests.c.completion_us,
+    tables.requests.c.work_us,
+    tables.requests.c.deadline,
+    tables.requests.c.remaining_s,
+    tables.requests.c.late,
     tables.requests.c.input_tokens,
     tables.requests.c.predicted_output_tokens,
     tables.requests.c.prefix,
@@ -72,6 +77,8 @@ APPOINT = (
         completion_us=bindparam("new_completion_us"),
         latest_start=bindparam("new_latest_start"),
         order_key=bindparam("new_order_key"),
+        work_us=bindparam("new_work_us"),
+        late=bindparam("new_late"),
     )
 )
 
@@ -87,6 +94,10 @@ LOAD = (
         occupied=bindparam("new_occupied"),
         reserved_kv_tokens=bindparam("new_reserved_kv_tokens"),
         held_prefixes=bindparam("new_held_prefixes", type_=tables.instances.c.held_prefixes.type),
+        busy_until=bindparam("new_busy_until"),
+        mean_uncached=bindparam("new_mean_uncached"),
+        mean_output=bindparam("new_mean_output"),
+        measured=bindparam("new_measured"),
     )
 )
 
@@ -99,6 +110,10 @@ SETTINGS = (
         tables.alpha_history.c.alpha,
         tables.alpha_history.c.policy,
         tables.alpha_history.c.beta,
+        tables.alpha_history.c.queue_order.label("order"),
+        tables.alpha_history.c.slowdown,
+        tables.alpha_history.c.late_penalty,
+        tables.alpha_history.c.stretch,
     )
     .order_by(tables.alpha_history.c.id.desc())
     .limit(1)
@@ -125,7 +140,9 @@ _HELD_COLUMNS = tuple(
         "attempt",
         "instance",
         "completion_us",
+        "work_us",
         "kv_tokens",
+        "input_tokens",
         "admitted_at",
         "started_at",
     )
@@ -139,7 +156,11 @@ REQUESTS: dict[bool, Select[Any]] = {
 
 QUERIES: dict[bool, Select[Any]] = {
     postgresql: select(
-        tables.queries.c.id, tables.queries.c.state, tables.queries.c.owner, tables.queries.c.reason
+        tables.queries.c.id,
+        tables.queries.c.state,
+        tables.queries.c.owner,
+        tables.queries.c.reason,
+        tables.queries.c.slo_s,
     ).where(_among(tables.queries.c.id, postgresql))
     for postgresql in (False, True)
 }

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, select, text
 
 from hexprefect.errors import HexprefectError
 from hexprefect.scheduling.prediction import StageHistory
+from hexprefect.scheduling.remaining import RemainingHistory
 from hexprefect.store import statements, tables
 from hexprefect.store.engine import Read, begin_scheduling, open_engine, was_lost, written_together
 from hexprefect.store.settlement import settle
@@ -237,6 +238,7 @@ class Store:
                     now=now,
                     process=self.process,
                     history=self._known_history(connection),
+                    remaining=self._remaining,
                     found=found,
                 )
                 outcomes = _run(jobs, tx)
@@ -275,6 +277,11 @@ class Store:
             self._history = {
                 (stage, database): StageHistory(count, read, written)
                 for stage, database, count, read, written in rows
+            }
+            visits = connection.execute(select(tables.remaining_history))
+            self._remaining = {
+                (stage, visit): RemainingHistory(queries, seconds)
+                for stage, visit, queries, seconds in visits
             }
             self._history_read_at = time.monotonic()
         return self._history

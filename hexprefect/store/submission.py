@@ -9,6 +9,7 @@ from __future__ import annotations
 from sqlalchemy import func, null, select, update
 
 from hexprefect.scheduling import Workflow, WorkflowNode, request_budget, single_stage
+from hexprefect.scheduling.order import order_key
 from hexprefect.scheduling.prediction import (
     ENOUGH,
     predicted_input_tokens,
@@ -126,7 +127,14 @@ def new_row(tx: Transaction, request: NewRequest) -> Row:
         "completion_us": 0,
         "work_us": 0,
         "latest_start": ready_at + budget_s,
-        "order_key": ready_at + budget_s,
+        "order_key": order_key(
+            tx.settings.order,
+            ready_at=ready_at,
+            arrived_at=ready_at,
+            deadline=request.deadline,
+            budget_s=budget_s,
+            remaining_s=own_s + after_s,
+        ),
         "passed_over": 0,
         "attempt": 0,
         "admitted_at": None,
@@ -138,7 +146,7 @@ def new_row(tx: Transaction, request: NewRequest) -> Row:
 
 def _path_costs(tx: Transaction, request: NewRequest, *, output_tokens: float) -> list[float]:
     """`t̄` of the request and of each stage on the critical path after it, in seconds."""
-    fixed, per_input, per_output = tx.mean_cost
+    fixed, per_input, per_output, _ = tx.mean_cost
 
     def expected_cost(node: WorkflowNode) -> float:
         read = predicted_input_tokens(

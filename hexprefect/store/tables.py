@@ -212,7 +212,7 @@ alpha_history = Table(
     Column("chosen_at", Double, nullable=False),
     Column("reason", Text, nullable=False),
     Column("evidence", JSON, nullable=False, default=dict),
-    Column("queue_order", String(16), nullable=False, server_default="urgency"),
+    Column("queue_order", String(16), nullable=False, server_default="laxity"),
     Column("slowdown", Double),
     Column("late_penalty", Double),
     Column("stretch", Double, nullable=False, server_default="1"),

@@ -41,6 +41,7 @@ _START = (
         _request.admitted_at,
         _request.budget_s,
         _request.latest_start,
+        _request.order_key,
         _request.completion_us,
     )
 )
@@ -112,6 +113,12 @@ def finish(
         written=outcome.output_tokens,
         cached=outcome.cached_tokens,
     )
+    read = row["input_tokens"] if outcome.input_tokens is None else outcome.input_tokens
+    if outcome.output_tokens is not None and row["instance"] is not None:
+        tx.instances[row["instance"]].measure(
+            uncached_tokens=max(0, read - outcome.cached_tokens),
+            output_tokens=outcome.output_tokens,
+        )
     _end_attempt(tx, request_id, attempt, row, outcome="finished", error=None)
     if outcome.input_tokens is not None and outcome.output_tokens is not None:
         tx.learn(
@@ -157,7 +164,7 @@ def move(tx: Transaction, row: Row, *, why: str) -> None:
     if row["state"] in tables.HOLDING_STATES:
         _end_attempt(tx, row["id"], row["attempt"], row, outcome="moved", error=why)
     else:
-        tx.withdraw(left, completion_us=row["completion_us"])
+        tx.withdraw(left, completion_us=row["completion_us"], work_us=row["work_us"])
     tx.connection.execute(
         update(tables.requests)
         .where(_request.id == row["id"])
@@ -189,7 +196,7 @@ def close_open(tx: Transaction, row: Row, *, state: str, outcome: str, error: st
     if row["state"] in tables.HOLDING_STATES:
         _end_attempt(tx, row["id"], row["attempt"], row, outcome=outcome, error=error)
     else:
-        tx.withdraw(row["instance"], completion_us=row["completion_us"])
+        tx.withdraw(row["instance"], completion_us=row["completion_us"], work_us=row["work_us"])
     row["state"] = state
     tx.closed(row["id"], state)
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from hexprefect.store import (
 from hexprefect.store import fleet as move_instance
 from hexprefect.store import queries as move_query
 from hexprefect.store import transitions as move_request
-from hexprefect.store.alpha import set_alpha
+from hexprefect.store.alpha import set_policy
 from hexprefect.store.transaction import Transaction
 from hexprefect.store.views import instance_views, open_request_ids, query_record, request_counts
 
@@ -193,7 +194,12 @@ class Histories(RuleBasedStateMachine):
 
     @rule(alpha=st.sampled_from((0.0, 0.3, 1.0)), policy=st.sampled_from(("paper", "normalised")))
     def tune(self, alpha: float, policy: Any) -> None:
-        self._run(0, lambda tx: set_alpha(tx, alpha, policy=policy, reason="a test"))
+        self._run(
+            0,
+            lambda tx: set_policy(
+                tx, replace(tx.settings, alpha=alpha, policy=policy), reason="a test"
+            ),
+        )
 
     # -- what holds -----------------------------------------------------------------------------
 

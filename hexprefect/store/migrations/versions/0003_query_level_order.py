@@ -13,6 +13,9 @@ down_revision = "0002"
 branch_labels = None
 depends_on = None
 
+SLOWDOWN = 6.5
+"""What α was chosen without, and is used with from now on."""
+
 
 def _columns() -> tuple[tuple[str, sa.Column[object]], ...]:
     zero = sa.text("0")
@@ -27,9 +30,7 @@ def _columns() -> tuple[tuple[str, sa.Column[object]], ...]:
         ("instances", sa.Column("measured", sa.Integer(), nullable=False, server_default=zero)),
         (
             "alpha_history",
-            sa.Column(
-                "queue_order", sa.String(length=16), nullable=False, server_default="urgency"
-            ),
+            sa.Column("queue_order", sa.String(length=16), nullable=False, server_default="laxity"),
         ),
         ("alpha_history", sa.Column("slowdown", sa.Double(), nullable=True)),
         ("alpha_history", sa.Column("late_penalty", sa.Double(), nullable=True)),
@@ -44,6 +45,7 @@ def upgrade() -> None:
         "UPDATE requests SET deadline = "
         "(SELECT q.deadline FROM queries q WHERE q.id = requests.query_id)"
     )
+    op.execute(f"UPDATE alpha_history SET slowdown = {SLOWDOWN}")
     op.create_table(
         "remaining_history",
         sa.Column("stage", sa.String(length=100), nullable=False),
