@@ -16,6 +16,10 @@ from collections.abc import Sequence
 
 from hexprefect.scheduling.occupancy import Coefficients
 
+OVERDUE = 8.0
+"""Times its expected duration after which a request is overdue: more than its neighbours in a full
+engine slow it down (`scheduling.depth`)."""
+
 
 def busy_after(busy_until: float, *, now: float, work_s: float) -> float:
     """The moment until which an instance is busy once it has `work_s` more to do.
@@ -28,14 +32,51 @@ def busy_after(busy_until: float, *, now: float, work_s: float) -> float:
     return (busy_until if busy_until > now else now) + work_s
 
 
-def queue_delay(busy_until: float, *, now: float) -> float:
-    """`t_queue(m)` in seconds: how long the work appointed so far still takes; never negative."""
-    return busy_until - now if busy_until > now else 0.0
+def queue_delay(
+    busy_until: float, *, now: float, waiting_s: float = 0.0, silent_s: float = 0.0
+) -> float:
+    """`t_queue(m)` in seconds: how long the work appointed so far still takes; never negative.
+
+    A clock runs on when the engine does not. So the delay is never less than what certainly is
+    still to be done, all that waits; and an instance that has been silent for longer than any of
+    its requests should take is expected to stay so for as long again.
+
+    Args:
+        busy_until: see `busy_after`.
+        now: on the same clock.
+        waiting_s: occupancy of what waits for the instance, in seconds.
+        silent_s: seconds for which what it holds is overdue, see `silent_seconds`.
+    """
+    clock = busy_until - now
+    return (clock if clock > waiting_s else waiting_s) + silent_s
 
 
-def queue_delays(busy_until: Sequence[float], *, now: float) -> list[float]:
-    """`queue_delay` of each instance."""
-    return [until - now if until > now else 0.0 for until in busy_until]
+def queue_delays(
+    busy_until: Sequence[float], *, now: float, waiting_s: Sequence[float] | None = None
+) -> list[float]:
+    """`queue_delay` of each instance, none of them silent."""
+    if waiting_s is None:
+        return [until - now if until > now else 0.0 for until in busy_until]
+    return [
+        until - now if until - now > waiting else waiting
+        for until, waiting in zip(busy_until, waiting_s, strict=True)
+    ]
+
+
+def promised_after(promised_until: float, *, now: float, completion_s: float) -> float:
+    """The moment by which an instance should have finished all it holds, with one request more.
+
+    Args:
+        promised_until: the moment without it.
+        now: when it is admitted.
+        completion_s: `t_comp` of the request.
+    """
+    return max(promised_until, now + OVERDUE * completion_s)
+
+
+def silent_seconds(promised_until: float, *, now: float, held: int) -> float:
+    """Seconds for which the last of what an instance holds is overdue; 0 when it holds nothing."""
+    return max(0.0, now - promised_until) if held else 0.0
 
 
 def with_delay_caused(

@@ -10,6 +10,12 @@ from __future__ import annotations
 
 from hexprefect.scheduling.cost import Profile
 
+LEARN_EVERY = 16
+"""Finished requests of an instance between two changes of its depth."""
+
+MEMORY = 500
+"""Requests over which the mean size, by which it is set, forgets."""
+
 
 def depth_for_slowdown(
     slowdown: float,

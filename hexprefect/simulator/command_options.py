@@ -16,6 +16,7 @@ from hexprefect.simulator.experiment import Experiment
 from hexprefect.simulator.facts import profiles
 from hexprefect.simulator.generator import named_workload
 from hexprefect.simulator.policies import Policy
+from hexprefect.simulator.recorded import from_store, read_cluster, read_window
 from hexprefect.simulator.tuner import OBJECTIVES, CannotTune, Objective, tune
 from hexprefect.simulator.workload import Query, read_workload
 
@@ -26,8 +27,9 @@ Traces = Annotated[
     list[str],
     typer.Argument(
         metavar="TRACE…",
-        help="Workloads: a file (the reference's JSON list, or JSONL, one query a line), or the "
-        "name of a generated one: bird, spider, bird-ours, spider-ours.",
+        help="Workloads: a file (the reference's JSON list, or JSONL, one query a line), the name "
+        "of a generated one (bird, spider, bird-ours, spider-ours), or the URL of a store, whose "
+        "answered queries are taken.",
     ),
 ]
 ClusterText = Annotated[
@@ -35,7 +37,7 @@ ClusterText = Annotated[
     typer.Option(
         "--cluster",
         help="HARDWARE:COUNT,… such as a100:2,a6000:1,l40s:1, or heterogeneous-1, heterogeneous-2, "
-        "homogeneous.",
+        "homogeneous, or the URL of a store, whose instances are taken as they are profiled now.",
     ),
 ]
 Rates = Annotated[
@@ -96,7 +98,7 @@ class Setting:
     ) -> Experiment:
         """One run of a trace at a rate under a policy."""
         return Experiment(
-            trace=Path(trace).stem,
+            trace=name_of(trace),
             queries=queries,
             cluster=self.cluster,
             policy=policy,
@@ -111,8 +113,20 @@ class BadOption(HexprefectError):
     """An option of the command line that cannot be understood."""
 
 
+def name_of(trace: str) -> str:
+    """What a trace is called in records; a URL may hold a password, and so is not shown."""
+    return "store" if is_store(trace) else Path(trace).stem
+
+
+def is_store(text: str) -> bool:
+    """Whether an argument is the URL of a store."""
+    return "://" in text
+
+
 def workload_of(trace: str) -> tuple[Query, ...]:
-    """The queries of a trace: a file, or the name of a generated workload."""
+    """The queries of a trace: a file, a generated workload's name, or the URL of a store."""
+    if is_store(trace):
+        return from_store(trace, read_window).queries
     if trace.partition("-")[0] in ("bird", "spider") and not Path(trace).exists():
         return named_workload(trace)
     return read_workload(Path(trace))
@@ -129,6 +143,8 @@ def engine_options(prefill: str, slots: int, no_prefix_cache: bool) -> EngineOpt
 
 def cluster_of(text: str, model: str, profile_file: Path | None, options: EngineOptions) -> Cluster:
     """The cluster, with profiles of one's own where a file is given."""
+    if is_store(text):
+        return from_store(text, read_cluster)
     known = dict(profiles(model))
     if profile_file is not None:
         known |= read_profiles(profile_file)

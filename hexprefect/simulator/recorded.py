@@ -7,17 +7,20 @@ alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from hexprefect.errors import HexprefectError
 from hexprefect.scheduling import Decision, Profile
 from hexprefect.simulator.cluster import Cluster, Instance
 from hexprefect.simulator.engine_values import EngineOptions
 from hexprefect.simulator.workload import Call, Query
+
+T = TypeVar("T")
 
 _QUERIES = text(
     'SELECT id, tenant, "database", slo_s, arrived_at, ended_at FROM queries '
@@ -51,6 +54,26 @@ class Window:
     """How long each really took."""
     rate: float
     """Queries a second, from the first arrival to the last."""
+
+
+def from_store(url: str, read: Callable[[Connection], T]) -> T:
+    """What `read_window` or `read_cluster` finds in the store at a URL.
+
+    Raises:
+        NothingRecorded: when there is no store there, or nothing to read in it.
+    """
+    try:
+        engine = create_engine(url)
+        try:
+            with engine.connect() as connection:
+                return read(connection)
+        finally:
+            engine.dispose()
+    except (ArgumentError, DBAPIError, ImportError) as error:
+        raise NothingRecorded(
+            f"the store cannot be read: {type(error).__name__}.",
+            remedy="Give its URL as for HEXPREFECT_STORE; `hexprefect store check` tells more.",
+        ) from None
 
 
 def read_window(connection: Connection, *, since: float = 0.0, most: int = 1000) -> Window:

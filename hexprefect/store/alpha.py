@@ -55,7 +55,7 @@ def set_policy(
     _check(settings)
     tx.settings = settings
     for load in tx.instances.values():
-        load.slowdown = None if load.steered else settings.slowdown
+        load.learn_depth(settings.slowdown)
         tx.touch(load.name)
     tx.connection.execute(
         insert(tables.alpha_history).inline(),

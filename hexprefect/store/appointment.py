@@ -80,7 +80,7 @@ def enqueue(tx: Transaction, row: Row, load: InstanceLoad) -> None:
     )
     row["order_key"] = _order_key(tx, row, completion_s)
     _put_off_if_late(tx, row)
-    load.take_on(completion_us=row["completion_us"], work_us=row["work_us"], now=tx.now)
+    load.queue(row, now=tx.now)
     load.hold(row["prefix"])
     tx.touch(load.name)
     tx.changes.appoint(row)

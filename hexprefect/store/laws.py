@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, case, func, select
 
 from hexprefect.scheduling import Decision
-from hexprefect.store import tables
+from hexprefect.store import statements, tables
 from hexprefect.store.load import InstanceLoad
 
 CHUNK = 500
@@ -263,23 +263,30 @@ def _one_policy(connection: Connection, now: float) -> Iterator[tuple[str, str]]
 
 def _idle_is_zero(connection: Connection, now: float) -> Iterator[tuple[str, str]]:
     work = {
-        name: (waiting, int(total or 0))
-        for name, waiting, total in connection.execute(
+        name: (waiting, *(int(total or 0) for total in totals))
+        for name, waiting, *totals in connection.execute(
             select(
                 _request.instance,
                 func.sum(_as_int(_request.state == "waiting")),
                 func.sum(_request.completion_us),
+                func.sum(case((_request.state == "waiting", _request.work_us), else_=0)),
             )
             .where(_request.state.in_(tables.OPEN_STATES))
             .group_by(_request.instance)
         )
     }
     for load in _loads(connection):
-        waiting, total = work.get(load.name, (0, 0))
-        if load.backlog_us != total:
-            yield load.name, f"backlog of {load.backlog_us} µs, its requests sum to {total} µs"
+        waiting, total, queued = work.get(load.name, (0, 0, 0))
+        for kept, name, found in (
+            (load.backlog_us, "backlog", total),
+            (load.queued_us, "waiting work", queued),
+        ):
+            if kept != found:
+                yield load.name, f"{name} of {kept} µs, its requests sum to {found} µs"
         if load.waiting != waiting:
             yield load.name, f"{waiting} requests wait, {load.waiting} are counted"
+        if load.busy_until and not (load.waiting or load.occupied):
+            yield load.name, "is idle, and its clock is not at 0"
 
 
 def _terminal(connection: Connection, now: float) -> Iterator[tuple[str, str]]:
@@ -303,7 +310,7 @@ def _as_int(condition: ColumnElement[bool]) -> ColumnElement[int]:
 
 
 def _loads(connection: Connection) -> list[InstanceLoad]:
-    rows = connection.execute(select(tables.instances).order_by(tables.instances.c.name))
+    rows = connection.execute(statements.INSTANCES)
     return [InstanceLoad.from_row(row._asdict()) for row in rows]
 
 

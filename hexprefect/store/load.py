@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hexprefect.scheduling import Profile, RequestSize, cached_prefix_tokens, hold_prefix
-from hexprefect.scheduling.delay import busy_after, queue_delay
-from hexprefect.scheduling.depth import depth_for_slowdown
+from hexprefect.scheduling.delay import busy_after, promised_after, queue_delay, silent_seconds
+from hexprefect.scheduling.depth import LEARN_EVERY, MEMORY, depth_for_slowdown
 from hexprefect.scheduling.occupancy import (
     DEFAULT_BATCH,
     Coefficients,
@@ -17,12 +17,6 @@ from hexprefect.scheduling.occupancy import (
     occupancy_coefficients,
 )
 from hexprefect.store.values import InstanceSpec, InstanceView
-
-ENOUGH = 16
-"""Finished requests on an instance before their mean size bounds its depth."""
-
-MEMORY = 500
-"""Requests over which that mean forgets."""
 
 
 @dataclass(slots=True)
@@ -51,11 +45,17 @@ class InstanceLoad:
     """What these are reckoned to take, in microseconds."""
     busy_until: float = 0.0
     """When it will have done what it was appointed so far, epoch seconds (`scheduling.delay`)."""
+    queued_us: int = 0
+    """Engine time of what waits here, in microseconds."""
+    promised_until: float = 0.0
+    """When it should have finished all it holds, even if slowed down, epoch seconds."""
     mean_uncached: float = 0.0
     """Mean input tokens of what finished here that were not cached."""
     mean_output: float = 0.0
     measured: int = 0
     """Requests of which these are the means."""
+    learned_depth: int | None = None
+    """The depth that `slowdown` allows for such requests; `None` while too few have finished."""
     slowdown: float | None = None
     """What bounds its depth, unless an operator gave it one."""
     steered: bool = False
@@ -82,10 +82,13 @@ class InstanceLoad:
             foreign=row["foreign_running"] + row["foreign_waiting"],
             foreign_us=row["foreign_us"],
             busy_until=row["busy_until"],
+            queued_us=row["queued_us"],
+            promised_until=row["promised_until"],
             mean_uncached=row["mean_uncached"],
             mean_output=row["mean_output"],
             measured=row["measured"],
-            slowdown=None if row["admission_depth"] else slowdown,
+            learned_depth=row["learned_depth"],
+            slowdown=slowdown,
             steered=row["admission_depth"] is not None,
         )
 
@@ -93,14 +96,8 @@ class InstanceLoad:
     def capacity(self) -> int:
         """Requests of ours that may be there at once: others' take slots, but never the last."""
         room = self.depth
-        if self.slowdown is not None and self.measured >= ENOUGH:
-            bound = depth_for_slowdown(
-                self.slowdown,
-                self.profile,
-                uncached_tokens=self.mean_uncached,
-                output_tokens=self.mean_output,
-            )
-            room = min(room, bound)
+        if self.learned_depth is not None and not self.steered:
+            room = min(room, self.learned_depth)
         return max(1, min(room, self.slots - self.foreign)) if self.foreign else room
 
     @property
@@ -110,7 +107,13 @@ class InstanceLoad:
 
     def queue_delay(self, now: float) -> float:
         """`t_queue(m)`: seconds until what it was appointed is done, others' requests included."""
-        return queue_delay(self.busy_until, now=now) + self.foreign_us / 1e6 / self.depth
+        own_s = queue_delay(
+            self.busy_until,
+            now=now,
+            waiting_s=self.queued_us / 1e6,
+            silent_s=silent_seconds(self.promised_until, now=now, held=self.occupied),
+        )
+        return own_s + self.foreign_us / 1e6 / self.depth
 
     @property
     def free_kv_tokens(self) -> int | None:
@@ -162,23 +165,42 @@ class InstanceLoad:
 
     # -- what happens to it ---------------------------------------------------------------------
 
-    def take_on(self, *, completion_us: int, work_us: int, now: float) -> None:
+    def queue(self, row: Mapping[str, Any], *, now: float) -> None:
         """A request enters its queue."""
         self.waiting += 1
-        self.backlog_us += completion_us
-        self.busy_until = busy_after(self.busy_until, now=now, work_s=work_us / 1e6)
+        self.queued_us += row["work_us"]
+        self.backlog_us += row["completion_us"]
+        self.busy_until = busy_after(self.busy_until, now=now, work_s=row["work_us"] / 1e6)
         self.dirty = True
 
-    def take_off(self, *, completion_us: int, work_us: int = 0) -> None:
-        """A request has left, after it or its place in the queue was taken off the counters.
+    def unqueue(self, row: Mapping[str, Any]) -> None:
+        """A request leaves its queue unserved, and takes its share of the delay along."""
+        self.waiting -= 1
+        self.queued_us -= row["work_us"]
+        self.backlog_us -= row["completion_us"]
+        self._settle_clock(self.busy_until - row["work_us"] / 1e6)
 
-        Args:
-            completion_us: what it counted in the backlog.
-            work_us: what it had not begun to use of the queue delay: all of a waiting request.
-        """
-        self.backlog_us -= completion_us
-        idle = not (self.waiting or self.occupied)
-        self.busy_until = 0.0 if idle else self.busy_until - work_us / 1e6
+    def admit(self, row: Mapping[str, Any], *, now: float) -> None:
+        """A request of its queue starts."""
+        self.waiting -= 1
+        self.queued_us -= row["work_us"]
+        self.occupied += 1
+        self.promised_until = promised_after(
+            self.promised_until, now=now, completion_s=row["completion_us"] / 1e6
+        )
+        self.reserved_kv_tokens += row["kv_tokens"]
+        self.dirty = True
+
+    def release(self, row: Mapping[str, Any]) -> None:
+        """A request that was admitted is done here, or done with; its clock runs down by itself."""
+        self.occupied -= 1
+        self.promised_until = self.promised_until if self.occupied else 0.0
+        self.reserved_kv_tokens -= row["kv_tokens"]
+        self.backlog_us -= row["completion_us"]
+        self._settle_clock(self.busy_until)
+
+    def _settle_clock(self, busy_until: float) -> None:
+        self.busy_until = busy_until if self.waiting or self.occupied else 0.0
         self.dirty = True
 
     def measure(self, *, uncached_tokens: int, output_tokens: int) -> None:
@@ -187,6 +209,21 @@ class InstanceLoad:
         weight = 1.0 / min(self.measured, MEMORY)
         self.mean_uncached += weight * (uncached_tokens - self.mean_uncached)
         self.mean_output += weight * (output_tokens - self.mean_output)
+        if self.measured % LEARN_EVERY == 0:
+            self.learn_depth(self.slowdown)
+        self.dirty = True
+
+    def learn_depth(self, slowdown: float | None) -> None:
+        """Bound its depth by a slowdown, as far as the sizes of its requests are known."""
+        self.slowdown = slowdown
+        self.learned_depth = None
+        if slowdown is not None and self.measured >= LEARN_EVERY:
+            self.learned_depth = depth_for_slowdown(
+                slowdown,
+                self.profile,
+                uncached_tokens=self.mean_uncached,
+                output_tokens=self.mean_output,
+            )
         self.dirty = True
 
     def hold(self, prefix: Sequence[Sequence[Any]]) -> None:
@@ -215,9 +252,12 @@ class InstanceLoad:
             "new_reserved_kv_tokens": self.reserved_kv_tokens,
             "new_held_prefixes": [list(entry) for entry in self.held],
             "new_busy_until": self.busy_until,
+            "new_queued_us": self.queued_us,
+            "new_promised_until": self.promised_until,
             "new_mean_uncached": self.mean_uncached,
             "new_mean_output": self.mean_output,
             "new_measured": self.measured,
+            "new_learned_depth": self.learned_depth,
         }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from hexprefect.scheduling import Waiting, admit, dispatch, queue_order
 from hexprefect.scheduling.reappointment import Movable, choose_reappointment
@@ -100,10 +100,7 @@ def _start(tx: Transaction, row: Row, load: InstanceLoad) -> None:
         attempt=attempt,
         started_at=tx.now if own else None,
     )
-    load.waiting -= 1
-    load.occupied += 1
-    load.reserved_kv_tokens += row["kv_tokens"]
-    load.dirty = True
+    load.admit(row, now=tx.now)
     if own:
         tx.granted.append(grant_of({**row, "attempt": attempt}, load.name, tx.now))
     else:
@@ -137,15 +134,10 @@ def _waiting_elsewhere(tx: Transaction, load: InstanceLoad) -> list[Row]:
     tx.write_changes()
     request = tables.requests.c
     gone = {row["key"] for row in tx.changes.admitted}
-    waiting = tx.connection.execute(
-        select(request.instance, func.sum(request.work_us))
-        .where(request.state == "waiting", request.id.not_in(gone))
-        .group_by(request.instance)
-    )
-    # What is inside an engine, and so comes first, is the part of its delay that does not wait.
+    # What is inside an engine comes first: it is the part of its delay that does not wait.
     ahead = {
-        name: tx.instances[name].queue_delay(tx.now) - int(total or 0) / 1e6
-        for name, total in waiting
+        other.name: other.queue_delay(tx.now) - other.queued_us / 1e6
+        for other in tx.instances.values()
     }
     stored = tx.connection.execute(
         select(*statements.QUEUE_COLUMNS)
@@ -168,8 +160,7 @@ def _waiting_elsewhere(tx: Transaction, load: InstanceLoad) -> list[Row]:
 def _move(tx: Transaction, row: Row, load: InstanceLoad) -> None:
     """Appoint what waits elsewhere to an instance that was idle, and start it there."""
     other = tx.instances[row["instance"]]
-    other.waiting -= 1
-    other.take_off(completion_us=row["completion_us"], work_us=row["work_us"])
+    other.unqueue(row)
     completion_s = load.completion_seconds(size_of(row))
     why = f"{load.name} was idle and would end it sooner than {other.name}"
     # α = 1 over these two times is the comparison that was made: so the move replays, too.

@@ -95,9 +95,12 @@ LOAD = (
         reserved_kv_tokens=bindparam("new_reserved_kv_tokens"),
         held_prefixes=bindparam("new_held_prefixes", type_=tables.instances.c.held_prefixes.type),
         busy_until=bindparam("new_busy_until"),
+        queued_us=bindparam("new_queued_us"),
+        promised_until=bindparam("new_promised_until"),
         mean_uncached=bindparam("new_mean_uncached"),
         mean_output=bindparam("new_mean_output"),
         measured=bindparam("new_measured"),
+        learned_depth=bindparam("new_learned_depth"),
     )
 )
 

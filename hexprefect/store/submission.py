@@ -101,7 +101,11 @@ def new_row(tx: Transaction, request: NewRequest) -> Row:
     ready_at = tx.now if request.ready_at is None else request.ready_at
     own_s, *path_s = _path_costs(tx, request, output_tokens=output)
     after_s = predicted_remaining_seconds(
-        tx.remaining, request.stage, request.visit, expected=sum(path_s), enough=ENOUGH
+        tx.remaining,
+        request.stage,
+        request.visit,
+        expected=sum(path_s),
+        enough=ENOUGH if path_s else 1,
     )
     budget_s = request_budget(request.deadline - ready_at, (own_s, after_s))
     return {

@@ -116,27 +116,17 @@ class Transaction:
         """A new request, still to be appointed; written by `flush`."""
         self.changes.new[row["id"]] = self._seen[row["id"]] = row
 
-    def release(self, instance: str | None, *, completion_us: int, kv_tokens: int) -> None:
-        """A request that was admitted or running on `instance` is so no more.
+    def release(self, row: Row) -> None:
+        """A request that was admitted or running is so no more."""
+        if row["instance"] is not None:
+            self.instances[row["instance"]].release(row)
+            self.touched.add(row["instance"])
 
-        What it leaves undone stays in the queue delay, which runs down by itself.
-        """
-        if instance is None:
-            return
-        load = self.instances[instance]
-        load.occupied -= 1
-        load.reserved_kv_tokens -= kv_tokens
-        load.take_off(completion_us=completion_us)
-        self.touched.add(instance)
-
-    def withdraw(self, instance: str | None, *, completion_us: int, work_us: int) -> None:
-        """A request that was waiting in the queue of `instance` leaves it."""
-        if instance is None:
-            return
-        load = self.instances[instance]
-        load.waiting -= 1
-        load.take_off(completion_us=completion_us, work_us=work_us)
-        self.touched.add(instance)
+    def withdraw(self, row: Row) -> None:
+        """A request that was waiting in an instance's queue leaves it."""
+        if row["instance"] is not None:
+            self.instances[row["instance"]].unqueue(row)
+            self.touched.add(row["instance"])
 
     def touch(self, instance: str) -> None:
         """Let the settlement look whether `instance` has room for somebody."""

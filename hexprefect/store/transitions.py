@@ -164,7 +164,7 @@ def move(tx: Transaction, row: Row, *, why: str) -> None:
     if row["state"] in tables.HOLDING_STATES:
         _end_attempt(tx, row["id"], row["attempt"], row, outcome="moved", error=why)
     else:
-        tx.withdraw(left, completion_us=row["completion_us"], work_us=row["work_us"])
+        tx.withdraw(row)
     tx.connection.execute(
         update(tables.requests)
         .where(_request.id == row["id"])
@@ -196,7 +196,7 @@ def close_open(tx: Transaction, row: Row, *, state: str, outcome: str, error: st
     if row["state"] in tables.HOLDING_STATES:
         _end_attempt(tx, row["id"], row["attempt"], row, outcome=outcome, error=error)
     else:
-        tx.withdraw(row["instance"], completion_us=row["completion_us"], work_us=row["work_us"])
+        tx.withdraw(row)
     row["state"] = state
     tx.closed(row["id"], state)
 
@@ -263,7 +263,7 @@ def _as_submitted(tx: Transaction, row: Row) -> Submitted:
 def _end_attempt(
     tx: Transaction, request_id: str, attempt: int, row: Row, *, outcome: str, error: str | None
 ) -> None:
-    tx.release(row["instance"], completion_us=row["completion_us"], kv_tokens=row["kv_tokens"])
+    tx.release(row)
     tx.record_attempt(
         request_id=request_id,
         number=attempt,

@@ -174,7 +174,7 @@ class DispatchSettings:
     policy: Literal["paper", "normalised"] = "normalised"
     beta: float = 1.0
     order: Order = "laxity"
-    slowdown: float | None = 5.0
+    slowdown: float | None = 6.5
     """Bounds the depth of each instance (`scheduling.depth`); `None`: its slots do."""
     late_penalty: float | None = None
     """For overload: SLOs by which the deadline of a request is put off that cannot be in time any

@@ -25,9 +25,15 @@ def _columns() -> tuple[tuple[str, sa.Column[object]], ...]:
         ("requests", sa.Column("work_us", sa.BigInteger(), nullable=False, server_default=zero)),
         ("requests", sa.Column("late", sa.Boolean(), nullable=False, server_default=sa.false())),
         ("instances", sa.Column("busy_until", sa.Double(), nullable=False, server_default=zero)),
+        ("instances", sa.Column("queued_us", sa.BigInteger(), nullable=False, server_default=zero)),
+        (
+            "instances",
+            sa.Column("promised_until", sa.Double(), nullable=False, server_default=zero),
+        ),
         ("instances", sa.Column("mean_uncached", sa.Double(), nullable=False, server_default=zero)),
         ("instances", sa.Column("mean_output", sa.Double(), nullable=False, server_default=zero)),
         ("instances", sa.Column("measured", sa.Integer(), nullable=False, server_default=zero)),
+        ("instances", sa.Column("learned_depth", sa.Integer(), nullable=True)),
         (
             "alpha_history",
             sa.Column("queue_order", sa.String(length=16), nullable=False, server_default="laxity"),
