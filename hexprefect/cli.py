@@ -8,6 +8,7 @@ from hexprefect import __version__
 from hexprefect.commands import fleet, pools, queries, store
 from hexprefect.commands.ask import ask_command
 from hexprefect.commands.demo import demo_command, up_command
+from hexprefect.commands.profiles import learn_command, profile_command
 from hexprefect.simulator.command_line import reproduce, simulate, tune
 
 app = typer.Typer(
@@ -23,6 +24,8 @@ app.command("up")(up_command)
 app.command("simulate")(simulate)
 app.command("tune")(tune)
 app.command("reproduce")(reproduce)
+fleet.instances.command("profile")(profile_command)
+fleet.instances.command("learn")(learn_command)
 app.add_typer(queries.app, name="queries")
 app.add_typer(fleet.instances, name="instances")
 app.add_typer(fleet.tenants, name="tenants")
