@@ -54,10 +54,7 @@ def demo_database_url() -> str:
     """The shipped shop, as a file in the state folder; written when it is first asked for."""
     path = state_folder() / "shop.sqlite"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}")
-        build_shop(partial)
-        partial.replace(path)
+        build_shop(path)
     return f"sqlite:///{path}"
 
 
