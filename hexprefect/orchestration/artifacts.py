@@ -13,7 +13,7 @@ from prefect.artifacts import (
     aupdate_progress_artifact,
 )
 
-from hexprefect.orchestration.report import markdown_text
+from hexprefect.reports.markdown import markdown_text
 from hexprefect.text2sql import Progress
 
 Record = dict[str, Any]

@@ -13,9 +13,11 @@ from hexprefect.errors import CallerMistake, HexprefectError
 from hexprefect.orchestration.answer_record import AnswerRecord, empty_record, failed
 from hexprefect.orchestration.background_loop import background_loop
 from hexprefect.orchestration.databases import database_url, shown_database
+from hexprefect.orchestration.events import query_ended
 from hexprefect.orchestration.flow_query import describe_query, end_query
 from hexprefect.orchestration.future import HexgenFuture
 from hexprefect.orchestration.llm_task import LlmTask, current_request, llm_task
+from hexprefect.orchestration.observer import observe_store
 from hexprefect.queue import Query
 from hexprefect.settings import settings
 from hexprefect.store.queries import check_slo
@@ -66,8 +68,11 @@ async def ask_in_flow(asked: Question, *, on_progress: OnProgress | None = None)
     """
     try:
         query = await _register(asked)
+        observe_store(query.store)
     except (CallerMistake, UnknownTenant) as mistake:
-        return failed(_record(asked, None), str(mistake), "caller")
+        refused = failed(_record(asked, None), str(mistake), "caller")
+        query_ended(refused)
+        return refused
     record = _record(asked, query)
     try:
         record = _with_reply(record, await _answer(asked, query, on_progress))
@@ -183,4 +188,5 @@ async def _end(query: Query, record: AnswerRecord) -> AnswerRecord:
         dropped_work=record["dropped_work"],
         answer=record,
     )
+    query_ended(record)
     return record
