@@ -160,7 +160,7 @@ def test_a_refusal_names_near_tables_that_would_pass() -> None:
 @pytest.mark.parametrize(
     ("sql", "regenerated"),
     [
-        ("SELECT c.NAME FROM Customer AS c", 'SELECT c."name" FROM Customer AS c'),
+        ("SELECT c.NAME FROM Customer AS c", 'SELECT c."name" FROM customer AS c'),
         ("SELECT c.DATE FROM customer AS c", 'SELECT c."date" FROM customer AS c'),
         ("SELECT c.kind FROM customer AS c", 'SELECT c."Kind" FROM customer AS c'),
         ('SELECT c."Kind" FROM customer AS c', 'SELECT c."Kind" FROM customer AS c'),

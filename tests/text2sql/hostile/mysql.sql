@@ -1,0 +1,150 @@
+SELECT * FROM customer INTO OUTFILE '/tmp/stolen'
+SELECT * INTO OUTFILE '/tmp/stolen' FROM customer
+SELECT name FROM customer INTO DUMPFILE '/tmp/stolen'
+SELECT name INTO DUMPFILE '/tmp/stolen' FROM customer
+SELECT 1 INTO @a
+SELECT name INTO @a FROM customer LIMIT 1
+SELECT /*!50000 name INTO OUTFILE '/tmp/stolen' FROM */ * FROM evil
+SELECT 1 /*! ; DROP TABLE customer */ ; DROP TABLE customer
+SELECT LOAD_FILE('/etc/passwd')
+SELECT load_file(0x2f6574632f706173737764)
+SELECT `load_file`('/etc/passwd')
+SELECT * FROM customer WHERE LOAD_FILE('/etc/passwd') IS NOT NULL
+LOAD DATA INFILE '/etc/passwd' INTO TABLE customer
+LOAD DATA LOCAL INFILE '/etc/passwd' INTO TABLE customer
+LOAD XML INFILE '/etc/passwd' INTO TABLE customer
+REPLACE INTO customer VALUES (1, 'Eve', 'Bonn')
+INSERT INTO customer VALUES (1, 'Eve', 'Bonn') ON DUPLICATE KEY UPDATE name = 'x'
+INSERT IGNORE INTO customer VALUES (1, 'Eve', 'Bonn')
+INSERT DELAYED INTO customer VALUES (9, 'Eve', 'Bonn')
+INSERT INTO customer SET customer_id = 9, name = 'Eve'
+DELETE customer FROM customer JOIN customer c ON TRUE
+DELETE QUICK FROM customer
+UPDATE customer c, customer d SET c.name = d.name
+UPDATE LOW_PRIORITY customer SET name = 'x'
+TRUNCATE customer
+TRUNCATE TABLE customer
+RENAME TABLE customer TO former
+CREATE TABLE another LIKE customer
+CREATE TABLE another SELECT * FROM customer
+CREATE OR REPLACE TABLE customer (a INTEGER)
+CREATE DATABASE evil
+DROP DATABASE shop
+ALTER DATABASE shop CHARACTER SET latin1
+CREATE PROCEDURE evil() DELETE FROM customer
+CREATE FUNCTION evil() RETURNS INTEGER RETURN 1
+CREATE FUNCTION evil RETURNS STRING SONAME 'evil.so'
+CREATE TRIGGER evil BEFORE INSERT ON customer FOR EACH ROW SET NEW.name = 'x'
+CREATE EVENT evil ON SCHEDULE EVERY 1 DAY DO DELETE FROM customer
+CREATE USER eve IDENTIFIED BY 'x'
+CREATE OR REPLACE USER eve
+DROP USER reader
+ALTER USER reader IDENTIFIED BY 'y'
+ALTER USER CURRENT_USER() IDENTIFIED BY 'y'
+SET PASSWORD = PASSWORD('y')
+SET PASSWORD FOR reader = PASSWORD('y')
+RENAME USER reader TO eve
+GRANT ALL PRIVILEGES ON *.* TO reader
+GRANT FILE ON *.* TO reader
+SET ROLE NONE
+SET DEFAULT ROLE NONE
+SET @a = 1
+SET GLOBAL max_connections = 1
+SET SESSION TRANSACTION READ WRITE
+SET TRANSACTION READ WRITE
+SET SESSION sql_mode = 'ANSI_QUOTES'
+SET autocommit = 0
+SET NAMES latin1
+SET STATEMENT max_statement_time = 0 FOR SELECT 1
+SELECT @a
+SELECT @a := 1
+SELECT @a := @a + 1 FROM customer
+SELECT @@datadir
+SELECT @@global.secure_file_priv
+SELECT @@session.sql_mode
+START TRANSACTION READ WRITE
+BEGIN WORK
+COMMIT AND CHAIN
+XA START 'a'
+LOCK TABLES customer WRITE
+UNLOCK TABLES
+FLUSH TABLES
+FLUSH TABLES WITH READ LOCK
+FLUSH PRIVILEGES
+FLUSH LOGS
+RESET MASTER
+RESET QUERY CACHE
+PURGE BINARY LOGS TO 'a'
+CHANGE MASTER TO MASTER_HOST = '127.0.0.1'
+START SLAVE
+SHUTDOWN
+KILL QUERY 1
+KILL CONNECTION 1
+INSTALL PLUGIN evil SONAME 'evil.so'
+UNINSTALL PLUGIN evil
+INSTALL SONAME 'evil'
+HANDLER customer OPEN
+HANDLER customer READ FIRST
+DO SLEEP(10)
+DO GET_LOCK('a', 1)
+OPTIMIZE TABLE customer
+REPAIR TABLE customer
+ANALYZE TABLE customer
+CHECK TABLE customer
+CHECKSUM TABLE customer
+CACHE INDEX customer IN hot
+DESC customer
+SHOW GRANTS
+SHOW VARIABLES
+SHOW CREATE TABLE customer
+SHOW PROCESSLIST
+HELP 'select'
+BEGIN NOT ATOMIC DELETE FROM customer; END
+SIGNAL SQLSTATE '45000'
+PREPARE p FROM 'DROP TABLE customer'
+EXECUTE p USING @a
+DEALLOCATE PREPARE p
+SELECT SLEEP(10)
+SELECT * FROM customer WHERE SLEEP(1)
+SELECT BENCHMARK(1000000000, MD5('a'))
+SELECT GET_LOCK('a', 1)
+SELECT RELEASE_LOCK('a')
+SELECT RELEASE_ALL_LOCKS()
+SELECT IS_FREE_LOCK('a')
+SELECT MASTER_POS_WAIT('a', 1)
+SELECT NEXT VALUE FOR order_sequence
+SELECT NEXTVAL(order_sequence)
+SELECT SETVAL(order_sequence, 1)
+SELECT PREVIOUS VALUE FOR order_sequence
+SELECT LASTVAL(order_sequence)
+SELECT LAST_INSERT_ID(7)
+SELECT UUID_SHORT()
+SELECT SYS_EXEC('id')
+SELECT sys_eval('id')
+SELECT UPDATEXML(1, 'a', 'b')
+SELECT EXTRACTVALUE(1, 'a')
+SELECT USER()
+SELECT CONNECTION_ID()
+SELECT shop.evil(1)
+SELECT mysql.evil(1)
+SELECT * FROM mysql.user
+SELECT * FROM mysql.global_priv
+SELECT authentication_string FROM mysql.user
+SELECT * FROM performance_schema.threads
+SELECT * FROM information_schema.processlist
+SELECT * FROM information_schema.user_privileges
+SELECT * FROM sys.session
+SELECT * FROM customer FOR UPDATE
+SELECT * FROM customer FOR UPDATE NOWAIT
+SELECT * FROM customer LOCK IN SHARE MODE
+SELECT * FROM (SELECT * FROM customer FOR UPDATE) AS locked
+SELECT * FROM customer PROCEDURE ANALYSE()
+SELECT /*+ SET_VAR(max_execution_time = 0) */ * FROM customer
+SELECT /*+ MAX_EXECUTION_TIME(0) */ * FROM customer
+WITH RECURSIVE a AS (SELECT * FROM secret), secret AS (SELECT 1) SELECT * FROM a
+WITH `Secret` AS (SELECT 1) SELECT * FROM `secret`
+WITH a AS (SELECT * FROM b), b AS (SELECT 1) SELECT * FROM a
+SELECT '\'', load_file('/etc/passwd') -- '
+SELECT "\"", load_file('/etc/passwd') -- "
+TABLE mysql.user
+VALUES ROW(1), ROW(LOAD_FILE('/etc/passwd'))
