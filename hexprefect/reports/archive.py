@@ -157,7 +157,7 @@ def _read(path: Path) -> Any:
 
 
 def _write(path: Path, value: Any) -> None:
-    _replace(path, json.dumps(value, ensure_ascii=False, indent=1).encode())
+    _replace(path, json.dumps(value, indent=1).encode())
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -74,7 +74,7 @@ class ColumnCheck(_Described):
     at_least: float | None = None
     at_most: float | None = None
     one_of: tuple[bool | int | float | str, ...] | None = None
-    change_at_most: Annotated[float | None, Field(gt=0)] = None
+    change_at_most: Annotated[float, Field(gt=0)] | None = None
     """How far the column's sum may be from that of the last run, as a fraction: 0.5 is 50 %."""
 
     @model_validator(mode="after")
@@ -91,7 +91,7 @@ class RowCount(_Described):
     """Bounds on the number of rows."""
 
     min: Annotated[int, Field(ge=0)] = 0
-    max: Annotated[int | None, Field(ge=0)] = None
+    max: Annotated[int, Field(ge=0)] | None = None
 
     @model_validator(mode="after")
     def _in_order(self) -> RowCount:
@@ -123,8 +123,8 @@ class Item(_Described):
     """One question, or one pinned statement, or a question with the statement that answers it."""
 
     title: Title
-    question: Annotated[str | None, Field(min_length=1, max_length=4000)] = None
-    sql: Annotated[str | None, Field(min_length=1)] = None
+    question: Annotated[str, Field(min_length=1, max_length=4000)] | None = None
+    sql: Annotated[str, Field(min_length=1)] | None = None
     evidence: Annotated[str, Field(max_length=8000)] = ""
     pin: bool = True
     """Keep the SQL that answered the question until the schema changes."""
@@ -179,6 +179,9 @@ def _clock_time(value: Any) -> Any:
     return f"{value // 60:02d}:{value % 60:02d}" if isinstance(value, int) else value
 
 
+TimeOfDay = Annotated[str, Field(pattern=r"^([01]?[0-9]|2[0-3]):[0-5][0-9]$")]
+
+
 class Report(_Described):
     """A report's file."""
 
@@ -189,11 +192,7 @@ class Report(_Described):
     tenant: str = "default"
     """One tenant for all items, so that a report competes with itself before others."""
     timezone: str = "UTC"
-    ready_by: Annotated[
-        str | None,
-        BeforeValidator(_clock_time),
-        Field(pattern=r"^([01]?[0-9]|2[0-3]):[0-5][0-9]$"),
-    ] = None
+    ready_by: Annotated[TimeOfDay | None, BeforeValidator(_clock_time)] = None
     """Local time at which the report is due: the common deadline of all items."""
     ready_in_s: Annotated[float, Field(gt=0, le=86_400)] = 3600.0
     """Seconds that a run has when it starts after `ready_by`, or where there is none."""

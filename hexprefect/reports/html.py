@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 
 import jinja2
@@ -30,11 +31,7 @@ def report_html(
         charts: SVG by the item's key.
         results: names of the result files beside the document, by the item's key.
     """
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    source = files("hexprefect.reports").joinpath("report.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(source).render(
+    return _template().render(
         report=outcome,
         charts={key: _data_url(svg, "image/svg+xml") for key, svg in charts.items()},
         results=results or {},
@@ -50,6 +47,15 @@ def report_html(
 def png_url(png: bytes) -> str:
     """A picture as a URL that holds it."""
     return _data_url(png, "image/png")
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    source = files("hexprefect.reports").joinpath("report.html.j2").read_text(encoding="utf-8")
+    return environment.from_string(source)
 
 
 def _data_url(content: bytes, kind: str) -> str:

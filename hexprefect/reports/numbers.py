@@ -9,8 +9,14 @@ from typing import Any
 NUMERIC_TYPES = frozenset({"integer", "number", "decimal"})
 
 
+def plain_cell(cell: Any) -> Any:
+    """The value of a cell of a `mixed` column, which may be wrapped with its type."""
+    return cell["value"] if isinstance(cell, dict) and cell.keys() == {"type", "value"} else cell
+
+
 def as_number(cell: Any) -> Decimal | None:
     """The cell as an exact number, or None when it is not one."""
+    cell = plain_cell(cell)
     if isinstance(cell, bool) or not isinstance(cell, int | float | str):
         return None
     try:
@@ -40,6 +46,7 @@ def shown_difference(before: Decimal, now: Decimal) -> str:
 
 def shown_cell(cell: Any) -> str:
     """A cell as text."""
+    cell = plain_cell(cell)
     if cell is None:
         return "NULL"
     if isinstance(cell, bool):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +17,10 @@ import sqlglot
 from sqlglot.tokenizer_core import Token, TokenType
 
 _SHORTEST_FRAGMENT = 2
-"""Digits of a literal from which it may be a part of a date."""
+"""Characters from which a literal may be a part of a parameter's value: a day, a month."""
+
+_SHORTEST_OF_DATE = 4
+"""… and of a date that the question does not name: a year."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +107,22 @@ def why_not_pinned(
         if not any(value in literal for literal in literals):
             return f"the value of {name} ({value}) is not written in the statement"
     moving = moving_values(values).values()
-    nightly = {*moving, *dates}
     for literal in literals:
         rest = literal
         for value in sorted(moving, key=len, reverse=True):
             rest = rest.replace(value, " ")
         for piece in re.findall(r"\d[\d:-]*", rest):
-            if _depends(piece, nightly) and piece not in question:
+            depends = _depends(piece, moving, _SHORTEST_FRAGMENT) or _depends(
+                piece, dates, _SHORTEST_OF_DATE
+            )
+            if depends and piece not in question:
                 return f"the literal {literal!r} may depend on the night"
     return None
 
 
-def _depends(piece: str, nightly: set[str]) -> bool:
+def _depends(piece: str, nightly: Iterable[str], shortest: int) -> bool:
     """Whether a number may have been taken from one of tonight's values."""
-    if len(piece) < _SHORTEST_FRAGMENT:
+    if len(piece) < shortest:
         return False
     return any(piece in value or value in piece for value in nightly)
 

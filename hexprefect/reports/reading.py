@@ -82,7 +82,7 @@ def read_report(path: str | Path) -> Report:
     try:
         report = Report.model_validate(content)
     except ValidationError as error:
-        problems = [_problem(entry, lines) for entry in error.errors()]
+        problems = _problems(error.errors(), lines)
         raise ReportMistake(str(file), _in_order(problems)) from error
     problems = [
         Problem(_line_of(place, lines), _shown(place), problem, remedy)
@@ -146,6 +146,20 @@ def _lines(
             yield (*place, name), line
 
 
+def _problems(entries: list[ErrorDetails], lines: Mapping[Place, int]) -> list[Problem]:
+    """Of what pydantic says; a name that was misspelt is not missing besides."""
+    misspelt = {
+        (*entry["loc"][:-1], near)
+        for entry in entries
+        if entry["type"] == "extra_forbidden" and (near := _near(entry["loc"]))
+    }
+    return [
+        _problem(entry, lines)
+        for entry in entries
+        if entry["type"] != "missing" or entry["loc"] not in misspelt
+    ]
+
+
 def _problem(entry: ErrorDetails, lines: Mapping[Place, int]) -> Problem:
     place = tuple(entry["loc"])
     name = str(place[-1]) if place else ""
@@ -158,9 +172,9 @@ def _problem(entry: ErrorDetails, lines: Mapping[Place, int]) -> Problem:
                 f"Add `{name}: …`.",
             )
         case "extra_forbidden":
-            known = tuple(_known_fields(place))
-            near = difflib.get_close_matches(name, known, n=1)
-            remedy = f"Did you mean {near[0]!r}?" if near else f"Known here: {', '.join(known)}."
+            near = _near(place)
+            known = ", ".join(_known_fields(place))
+            remedy = f"Did you mean {near!r}?" if near else f"Known here: {known}."
             return Problem(
                 _line_of(place, lines), _shown(place), f"{name!r} is not known here.", remedy
             )
@@ -189,6 +203,12 @@ def _form_of(place: Place) -> str:
         case "name":
             return "Use small letters, digits, - and _."
     return "Names of parameters have small letters, digits and _."
+
+
+def _near(place: Place) -> str | None:
+    """The known name that a name was probably meant to be."""
+    found = difflib.get_close_matches(str(place[-1]), tuple(_known_fields(place)), n=1)
+    return found[0] if found else None
 
 
 def _known_fields(place: Place) -> Iterator[str]:

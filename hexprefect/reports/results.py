@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from hexprefect.errors import CallerMistake
+from hexprefect.reports.numbers import plain_cell
 from hexprefect.reports.outcome import ItemOutcome
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -100,12 +101,14 @@ _FROM_TEXT: dict[str, Callable[[Any], Any]] = {
 
 
 def _text(cell: Any) -> str | None:
+    cell = plain_cell(cell)
     if cell is None or isinstance(cell, str):
         return cell
     return json.dumps(cell, ensure_ascii=False)
 
 
 def _csv_cell(cell: Any) -> Any:
+    cell = plain_cell(cell)
     if cell is None:
         return ""
     if isinstance(cell, str):

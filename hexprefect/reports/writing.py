@@ -64,6 +64,6 @@ def write_report(report: Report, outcome: ReportOutcome, folder: NightFolder) ->
     folder.remove_results(written)
     html = report_html(outcome, charts=vector, results=files)
     markdown = report_markdown(outcome)
-    document = folder.write(DOCUMENT, html.encode())
-    folder.write("report.md", markdown.encode())
+    document = folder.write(DOCUMENT, html.encode("utf-8", "replace"))
+    folder.write("report.md", markdown.encode("utf-8", "replace"))
     return Written(outcome, document, html, markdown, pixels)
