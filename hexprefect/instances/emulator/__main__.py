@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--time-scale", type=float, default=1.0, help="times faster than life (default 1)")
     add("--max-num-seqs", type=int, default=256, help="sequences at once (default 256)")
     add("--max-num-batched-tokens", type=int, default=2048, help="tokens a step (default 2048)")
-    add("--max-num-queued-reqs", type=int, help="waiting requests before a 503")
+    add("--max-num-queued-reqs", type=int, help="requests at once before a 503")
     add("--max-model-len", type=int, default=32_768, help="tokens a sequence (default 32768)")
     add("--kv-tokens", type=int, help="KV memory in tokens; default: the profile's")
     add("--scheduling-policy", choices=("priority", "fcfs"), default="priority")
