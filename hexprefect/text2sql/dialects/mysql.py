@@ -76,7 +76,9 @@ class MySQLAdapter:
             CallerMistake: the server does not answer or does not know the account.
         """
         _, arguments = self.url.get_dialect()().create_connect_args(self.url)
-        arguments.pop("client_flag", None)
+        if arguments.get("unix_socket"):
+            # Nothing to encrypt, and loading the certificates would cost more than the rest.
+            arguments["ssl_disabled"] = True
         try:
             connection: pymysql.Connection[Any] = pymysql.connect(
                 **{
@@ -195,15 +197,13 @@ class MySQLSession:
         collector = RowCollector(limits)
         try:
             connection = self._begin(limits)
+            cursor: Any
             with contextlib.closing(connection.cursor()) as cursor:
                 try:
-                    complete = _collect(cursor, sql, collector, started + limits.timeout_s)
-                except BaseException:
-                    self._abandon(cursor)
-                    raise
-                if not complete:
-                    # Closing an unread result would first read the rest of it.
-                    self._abandon(cursor)
+                    _collect(cursor, sql, collector, started + limits.timeout_s)
+                finally:
+                    if cursor._result is not None and cursor._result.unbuffered_active:
+                        self._abandon(cursor)
         except pymysql.Error as error:
             raise _explain(error, limits) from error
         except (ValueError, OverflowError, UnicodeError) as error:
@@ -280,8 +280,7 @@ class MySQLSession:
             connection._force_close()
 
 
-def _collect(cursor: SSCursor, sql: str, collector: RowCollector, deadline: float) -> bool:
-    """Whether the result was read to its end."""
+def _collect(cursor: SSCursor, sql: str, collector: RowCollector, deadline: float) -> None:
     cursor.execute(sql)
     description = cursor.description or ()
     collector.columns = tuple(item[0] for item in description)
@@ -289,12 +288,11 @@ def _collect(cursor: SSCursor, sql: str, collector: RowCollector, deadline: floa
     while batch := cursor.fetchmany(collector.portion(_ROWS_A_FETCH)):
         for row in batch:
             if not collector.add(_typed(row, kinds)):
-                return False
+                return
         if time.monotonic() > deadline:
             raise pymysql.err.OperationalError(
                 ER.QUERY_INTERRUPTED, "the result took too long to read"
             )
-    return True
 
 
 def _typed(row: tuple[Any, ...], kinds: list[Any]) -> tuple[Any, ...]:
