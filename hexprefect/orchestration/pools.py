@@ -82,6 +82,8 @@ class LaunchVariables(BaseModel):
     max_num_seqs: int | None = Field(default=None, ge=1)
     max_model_len: int | None = Field(default=None, ge=1)
     extra_arguments: tuple[str, ...] = ()
+    executable: str = Field(default="vllm", min_length=1)
+    environment: dict[str, str] = Field(default_factory=dict)
 
 
 class PoolVariables(BaseModel):
@@ -112,6 +114,10 @@ class VllmLaunch:
     max_num_seqs: int
     max_model_len: int | None
     extra_arguments: tuple[str, ...]
+    executable: str
+    """Name or path of vLLM's command on the machine of the pool's worker."""
+    environment: Mapping[str, str]
+    """Variables of the server's environment beside the worker's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +245,16 @@ async def _instances_of(
         (instance, None) for instance in variables.instances
     ]
     launched = [
-        (InstanceVariables(url=f"http://{launch.host}:{launch.port}", model=launch.model), launch)
-        for launch in _launches(pool.name, variables)
+        (
+            InstanceVariables(
+                url=f"http://{launch.host}:{launch.port}",
+                model=launch.model,
+                # Of their own count: attaching a server must not rename those that run.
+                name=f"{pool.name}-launched-{replica}",
+            ),
+            launch,
+        )
+        for replica, launch in enumerate(_launches(pool.name, variables), start=1)
     ]
     instances = []
     for number, (given, launch) in enumerate([*attached, *launched], start=1):
@@ -288,6 +302,8 @@ def _launches(pool: str, variables: PoolVariables) -> list[VllmLaunch]:
             max_num_seqs=given.max_num_seqs or variables.slots,
             max_model_len=given.max_model_len,
             extra_arguments=given.extra_arguments,
+            executable=given.executable,
+            environment=given.environment,
         )
         for offset in range(given.replicas)
     ]

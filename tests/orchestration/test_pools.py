@@ -141,8 +141,8 @@ async def test_launched_instances_count_their_ports_up(client: PrefectClient) ->
     await create(client, "rack", template("l40s", launch={**launch, "max_num_seqs": 24}))
     instances = await read_pool_instances(client)
     assert [(i.name, i.url, i.slots) for i in instances] == [
-        ("rack-1", "http://127.0.0.1:9000", 24),
-        ("rack-2", "http://127.0.0.1:9001", 24),
+        ("rack-launched-1", "http://127.0.0.1:9000", 24),
+        ("rack-launched-2", "http://127.0.0.1:9001", 24),
     ]
     assert instances[0].launch is not None
     assert instances[0].launch.quantization == "fp8"

@@ -1,4 +1,4 @@
-"""The requests, good and bad, that every kind of server is asked; and what is compared of an answer.
+"""The requests, good and bad, that every server is asked; and what is compared of an answer.
 
 `{model}` in a body stands for the name under which a server serves its model. Every server has a
 context of 2048 tokens, and tells what it was not asked about nothing.
@@ -46,8 +46,13 @@ CASES = (
     # -- good ----------------------------------------------------------------------------------
     chat("chat"),
     chat("chat with a system message", messages=[{"role": "system", "content": "SQL."}, *ASK]),
-    chat("chat with content parts", messages=[{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]),
-    chat("chat with an answer before", messages=[*ASK, {"role": "assistant", "content": "6"}, *ASK]),
+    chat(
+        "chat with content parts",
+        messages=[{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+    ),
+    chat(
+        "chat with an answer before", messages=[*ASK, {"role": "assistant", "content": "6"}, *ASK]
+    ),
     chat("chat with a seed and a temperature", seed=7, temperature=0.7, top_p=0.9),
     chat("chat with max_completion_tokens", max_tokens=None, max_completion_tokens=3),
     chat("chat with a priority", priority=-3),
@@ -55,16 +60,38 @@ CASES = (
     chat("chat with a priority as text", priority="3"),
     chat("chat with a stop word", stop=[";"]),
     chat("chat with an unknown field", guided_regex="[0-9]", best_guess=True),
-    chat("chat with a JSON object as format", response_format={"type": "json_object"}, max_tokens=8),
-    chat("chat with a JSON schema as format", response_format={"type": "json_schema", "json_schema": {"name": "v", "schema": SCHEMA}}, max_tokens=32),
+    chat(
+        "chat with a JSON object as format", response_format={"type": "json_object"}, max_tokens=8
+    ),
+    chat(
+        "chat with a JSON schema as format",
+        response_format={"type": "json_schema", "json_schema": {"name": "v", "schema": SCHEMA}},
+        max_tokens=32,
+    ),
     chat("chat with a choice", structured_outputs={"choice": ["yes", "no"]}, max_tokens=8),
-    chat("chat with a null limit", max_tokens=None, messages=[{"role": "user", "content": "SELECT name FROM singer; " * 20}]),
+    chat(
+        "chat with a null limit",
+        max_tokens=None,
+        messages=[{"role": "user", "content": "SELECT name FROM singer; " * 20}],
+    ),
     chat("chat with a null stream", stream=None),
     chat("chat of two choices", n=2),
     chat("streamed chat", stream=True),
     chat("streamed chat with usage", stream=True, stream_options={"include_usage": True}),
-    Case("completion", "/v1/completions", {"model": "{model}", "prompt": "SELECT", "max_tokens": 4}),
-    Case("streamed completion with usage", "/v1/completions", {"model": "{model}", "prompt": "SELECT", "max_tokens": 3, "stream": True, "stream_options": {"include_usage": True}}),
+    Case(
+        "completion", "/v1/completions", {"model": "{model}", "prompt": "SELECT", "max_tokens": 4}
+    ),
+    Case(
+        "streamed completion with usage",
+        "/v1/completions",
+        {
+            "model": "{model}",
+            "prompt": "SELECT",
+            "max_tokens": 3,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        },
+    ),
     Case("chat without a model", CHAT, {"messages": ASK, "max_tokens": 2}),
     Case("chat with a null model", CHAT, {"model": None, "messages": ASK, "max_tokens": 2}),
     # -- bad -----------------------------------------------------------------------------------
@@ -80,7 +107,11 @@ CASES = (
     chat("chat with a limit as words", max_tokens="many"),
     chat("chat with a limit beyond the context", max_tokens=5000),
     chat("chat with a limit of the whole context", max_tokens=2048),
-    chat("chat with a prompt that leaves too little room", messages=[{"role": "user", "content": "SELECT name FROM singer; " * 120}], max_tokens=2000),
+    chat(
+        "chat with a prompt that leaves too little room",
+        messages=[{"role": "user", "content": "SELECT name FROM singer; " * 120}],
+        max_tokens=2000,
+    ),
     chat("chat with too long a prompt", messages=LONG),
     chat("chat with a limit of one and a half", max_tokens=1.5),
     chat("chat with a null priority", priority=None),
@@ -105,8 +136,16 @@ CASES = (
     Case("chat as plain text", CHAT, raw=b"{}", content_type="text/plain"),
     Case("chat by GET", CHAT, method="GET"),
     Case("completion without a prompt", "/v1/completions", {"model": "{model}", "max_tokens": 2}),
-    Case("completion of a number", "/v1/completions", {"model": "{model}", "prompt": 7, "max_tokens": 2}),
-    Case("completion of nothing", "/v1/completions", {"model": "{model}", "prompt": "", "max_tokens": 2}),
+    Case(
+        "completion of a number",
+        "/v1/completions",
+        {"model": "{model}", "prompt": 7, "max_tokens": 2},
+    ),
+    Case(
+        "completion of nothing",
+        "/v1/completions",
+        {"model": "{model}", "prompt": "", "max_tokens": 2},
+    ),
     Case("an unknown route", "/v1/nothing", {}),
     # -- the rest ------------------------------------------------------------------------------
     Case("the models", "/v1/models", method="GET"),
@@ -118,7 +157,7 @@ CASES = (
     Case("tokenize messages", "/tokenize", {"model": "{model}", "messages": ASK}),
     Case("tokenize nothing", "/tokenize", {"model": "{model}"}),
     Case("tokenize for another model", "/tokenize", {"model": "another", "prompt": "x"}),
-)  # fmt: skip
+)
 
 
 def with_model(value: Any, model: str) -> Any:
