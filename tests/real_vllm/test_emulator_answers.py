@@ -1,8 +1,7 @@
 """The emulator answers as vLLM 0.32 was recorded to answer: statuses, error bodies, fields.
 
 `answers_of_vllm_0_32.json` holds what the real server said to every request of `cases`; the test of
-the real server (`test_real_vllm`) records it anew and compares. What llama.cpp says is in
-`answers_of_llama_cpp.json`.
+the real server (`test_real_vllm`) records it anew and compares.
 """
 
 from __future__ import annotations
