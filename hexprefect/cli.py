@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from hexprefect import __version__
-from hexprefect.commands import fleet, pools, queries, store
+from hexprefect.commands import automations, fleet, pools, queries, reports, store
 from hexprefect.commands.ask import ask_command
 from hexprefect.commands.demo import demo_command, up_command
 from hexprefect.commands.profiles import learn_command, profile_command
@@ -30,6 +30,8 @@ app.add_typer(queries.app, name="queries")
 app.add_typer(fleet.instances, name="instances")
 app.add_typer(fleet.tenants, name="tenants")
 app.add_typer(pools.app, name="pools")
+app.add_typer(reports.app, name="reports")
+app.add_typer(automations.app, name="automations")
 app.add_typer(store.app, name="store")
 
 
