@@ -69,7 +69,7 @@ def check_function(node: exp.Func, dialect: str) -> None:
     Raises:
         StatementRefused: the dialect's allow-list does not name it; with near names that pass.
     """
-    if isinstance(node.parent, exp.Dot):
+    if isinstance(node.parent, exp.Dot) and node.parent.expression is node:
         _check_qualifier(node.parent, dialect)
     names = _names(node, dialect)
     allowed = ALLOWED.get(dialect, frozenset())

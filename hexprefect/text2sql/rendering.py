@@ -111,7 +111,7 @@ def render_table(table: Table, dialect: str, with_samples: bool) -> str:
             )
             for item in table.columns
         ),
-        *((definition, "") for definition in _keys(table, dialect)),
+        *_keys(table, dialect),
     ]
     body = [
         f"  {definition}{',' if index < len(lines) - 1 else ''}{note}"
@@ -148,16 +148,19 @@ def _is_number_key(column: Column, keys: Collection[str]) -> bool:
     return column.name in keys and all(item.lstrip("-").isdigit() for item in column.samples)
 
 
-def _keys(table: Table, dialect: str) -> list[str]:
+def _keys(table: Table, dialect: str) -> list[tuple[str, str]]:
+    """Definitions of keys over several columns and of foreign keys, with what to note of them."""
     keys = []
     if len(table.primary_key) > 1:
-        keys.append(f"PRIMARY KEY ({_names(table.primary_key, dialect)})")
+        keys.append((f"PRIMARY KEY ({_names(table.primary_key, dialect)})", ""))
     for key in table.foreign_keys:
         target = quoted(key.table, dialect)
         if key.schema is not None:
             target = f"{quoted(key.schema, dialect)}.{target}"
         referred = f" ({_names(key.referred_columns, dialect)})" if key.referred_columns else ""
-        keys.append(f"FOREIGN KEY ({_names(key.columns, dialect)}) REFERENCES {target}{referred}")
+        columns = _names(key.columns, dialect)
+        note = " -- guessed from the names" if key.is_guess else ""
+        keys.append((f"FOREIGN KEY ({columns}) REFERENCES {target}{referred}", note))
     return keys
 
 

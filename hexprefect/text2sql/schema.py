@@ -81,6 +81,9 @@ class Vocabulary:
     examples: tuple[Example, ...] = ()
 
 
+NO_VOCABULARY = Vocabulary()
+
+
 @dataclass(frozen=True, eq=False)
 class Schema:
     """All tables and views that the connecting user sees outside the system's own schemas.
@@ -92,7 +95,7 @@ class Schema:
     dialect: str
     tables: tuple[Table, ...]
     default_schema: str | None = None
-    vocabulary: Vocabulary = Vocabulary()
+    vocabulary: Vocabulary = NO_VOCABULARY
     is_restricted: bool = False
     _by_name: dict[str, Table] = field(init=False, repr=False, compare=False, default_factory=dict)
     _exact: dict[tuple[str | None, str], Table] = field(

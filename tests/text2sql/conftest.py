@@ -325,3 +325,46 @@ def mariadb_state(server: MariaDB) -> list[list[tuple[Any, ...]]]:
             )
         ),
     ]
+
+
+CANARY = """
+CREATE TABLE secret (id INTEGER, note TEXT);
+INSERT INTO secret VALUES (1, 'canary 7f3a');
+CREATE VIEW shown_secret AS SELECT * FROM secret;
+CREATE VIEW shown_customer AS SELECT name, city FROM customer;
+UPDATE customer SET city = 'canary 7f3a' WHERE customer_id = 3;
+"""
+
+
+@pytest.fixture
+def canary_engine(engine: Engine) -> Iterator[Engine]:
+    """The shop with a text that nobody may see: in a table, in a column, and behind two views."""
+    restore = (
+        "DROP VIEW shown_customer; DROP VIEW shown_secret; DROP TABLE secret; "
+        "UPDATE customer SET city = NULL WHERE customer_id = 3;"
+    )
+
+    def run(script: str) -> None:
+        match engine.dialect:
+            case "sqlite":
+                with contextlib.closing(sqlite3.connect(engine.url[len("sqlite:///") :])) as file:
+                    file.executescript(script)
+            case "duckdb":
+                with duckdb.connect(engine.url[len("duckdb:///") :]) as opened:
+                    opened.execute(script)
+            case "postgres":
+                with psycopg.connect(engine.url, autocommit=True) as connection:
+                    connection.execute(script.encode())
+            case _:
+                socket = engine.url.partition("unix_socket=")[2]
+                root = pymysql.connect(
+                    unix_socket=socket, user="root", database="shop", autocommit=True
+                )
+                with contextlib.closing(root), root.cursor() as cursor:
+                    for statement in script.split(";"):
+                        if statement.strip():
+                            cursor.execute(statement)
+
+    run(CANARY)
+    yield engine
+    run(restore)
