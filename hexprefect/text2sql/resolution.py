@@ -218,9 +218,10 @@ def _unknown_table(node: Named, schema: Schema) -> StatementRefused:
 def _names_a_cte(table: Named, dialect: str) -> bool:
     """Whether a table's name means a WITH query that is visible where the table stands.
 
-    A query in a WITH list sees those before it; under RECURSIVE itself, and in PostgreSQL those
-    after it too; SQLite makes no such difference. Getting this wrong would let
-    `WITH pg_authid AS (SELECT * FROM pg_authid) …` read the real table.
+    A query in a WITH list sees those before it. Under RECURSIVE it sees itself: anywhere in
+    PostgreSQL, which shows it those after it too, elsewhere only behind its UNION (to DuckDB,
+    `WITH RECURSIVE t AS (SELECT * FROM t)` reads the table). SQLite makes no such differences.
+    Getting this wrong would let `WITH pg_authid AS (SELECT * FROM pg_authid) …` read the table.
     """
     _, owner, database = _parts(table)
     if owner or database:
@@ -233,7 +234,8 @@ def _names_a_cte(table: Named, dialect: str) -> bool:
             sees_all = dialect == "sqlite" or (is_recursive and dialect == "postgres")
             for cte in above.expressions:
                 if cte is below and not sees_all:
-                    if is_recursive and _is_called(cte, table, dialect):
+                    sees_itself = is_recursive and _is_behind_union(table, cte)
+                    if sees_itself and _is_called(cte, table, dialect):
                         return True
                     break
                 if _is_called(cte, table, dialect):
@@ -248,6 +250,21 @@ def _names_a_cte(table: Named, dialect: str) -> bool:
                 return True
         below, above = above, above.parent
     return False
+
+
+def _is_behind_union(node: exp.Expr, cte: exp.Expr) -> bool:
+    """Whether a node stands in the last part of a WITH query's UNION: its recursive part."""
+    union = cte.this
+    return isinstance(union, exp.SetOperation) and any(
+        above is union.expression for above in (node, *_ancestors(node))
+    )
+
+
+def _ancestors(node: exp.Expr) -> Iterator[exp.Expr]:
+    above = node.parent
+    while above is not None:
+        yield above
+        above = above.parent
 
 
 def _is_called(cte: exp.Expr, table: Named, dialect: str) -> bool:

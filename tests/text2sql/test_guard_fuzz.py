@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from sqlglot.errors import SqlglotError
 
 from hexprefect.text2sql.access import Access
+from hexprefect.text2sql.audit import LOGGER
 from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.errors import StatementFailed, StatementRefused
 from hexprefect.text2sql.limits import Limits
@@ -97,6 +99,14 @@ ODD = (
 )
 
 CANARY = "canary 7f3a"
+
+
+@pytest.fixture(autouse=True)
+def without_the_log() -> Iterator[None]:
+    """Thousands of refusals would hide the one that matters."""
+    LOGGER.disabled = True
+    yield
+    LOGGER.disabled = False
 
 
 def pieces(sql: str) -> list[str]:

@@ -148,3 +148,4 @@ SELECT '\'', load_file('/etc/passwd') -- '
 SELECT "\"", load_file('/etc/passwd') -- "
 TABLE mysql.user
 VALUES ROW(1), ROW(LOAD_FILE('/etc/passwd'))
+WITH RECURSIVE secret AS (SELECT * FROM secret UNION SELECT 1) SELECT * FROM secret
