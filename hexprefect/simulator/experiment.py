@@ -11,9 +11,11 @@ from typing import Any
 
 from hexprefect.simulator.arrivals import Arrivals, moments
 from hexprefect.simulator.cluster import Cluster
+from hexprefect.simulator.knowledge import Knowledge
 from hexprefect.simulator.outcome import Outcome, Summary
 from hexprefect.simulator.policies import Policy
 from hexprefect.simulator.simulation import Simulation
+from hexprefect.simulator.tables import Tables
 from hexprefect.simulator.workload import Query
 
 LEAST_QUERIES = 300
@@ -52,20 +54,26 @@ class Experiment:
         for place, moment in enumerate(islice(at, number)):
             yield moment, queries[place % len(queries)]
 
-    def run(self) -> Outcome:
-        """Simulate."""
+    def run(self, tables: Tables | None = None) -> Outcome:
+        """Simulate.
+
+        Args:
+            tables: of the queries, where experiments on the same profiles share them.
+        """
+        profiles = self.cluster.profiles
         return Simulation(
             self.cluster,
             self.policy,
             slo_scale=self.slo_scale,
             seed=self.seed,
+            knowledge=Knowledge(profiles, tables=tables),
             check_laws=self.check_laws,
         ).run(self.arriving())
 
-    def measure(self) -> Measured:
+    def measure(self, tables: Tables | None = None) -> Measured:
         """Simulate, and time it."""
         began = time.perf_counter()
-        outcome = self.run()
+        outcome = self.run(tables)
         return Measured(
             self,
             outcome.summary(),
