@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hexprefect.text2sql.names import quoted
-from hexprefect.text2sql.schema import Column, Schema, Table
+from hexprefect.text2sql.schema import Column, Schema, Table, Vocabulary
 
 CHARACTERS_A_TOKEN = 3.2
 """What Qwen2.5-Coder needs for DDL; the same figure as `Prompt.estimated_input_tokens`."""
 _COMMENT_CHARACTERS = 120
+_MEANING_CHARACTERS = 400
+_VOCABULARY_SHARE = 0.25
+"""Of the budget, at most, for glossary and examples: the tables matter more."""
 
 
 def estimated_tokens(text: str) -> int:
@@ -27,6 +30,8 @@ class RenderedSchema:
     tokens: int
     omitted_tables: tuple[str, ...] = ()
     has_samples: bool = True
+    omitted_words: int = 0
+    """Entries of the glossary and examples that did not fit."""
 
     @property
     def key(self) -> str:
@@ -48,11 +53,50 @@ def render_schema(
         token_budget: estimated tokens of the text, at most (one table is always shown).
         ranking: full names of tables; those not named come last, in schema order.
     """
+    words, omitted_words = _render_vocabulary(
+        schema.vocabulary, round(token_budget * _VOCABULARY_SHARE)
+    )
+    left = token_budget - (estimated_tokens(words) if words else 0)
+    tables = _render_tables(schema, left, ranking)
+    text = f"{tables.text}\n{words}" if words else tables.text
+    return replace(tables, text=text, tokens=estimated_tokens(text), omitted_words=omitted_words)
+
+
+def _render_tables(schema: Schema, token_budget: int, ranking: Sequence[str]) -> RenderedSchema:
     for with_samples in (True, False):
         text = _render_whole(schema, token_budget, with_samples)
         if text is not None:
             return RenderedSchema(text, estimated_tokens(text), has_samples=with_samples)
     return _render_ranked(schema, token_budget, ranking)
+
+
+def _render_vocabulary(vocabulary: Vocabulary, token_budget: int) -> tuple[str, int]:
+    """Glossary and examples as comments, in their order, and how many did not fit.
+
+    Every line is a comment on one line: nothing in them can pose as a part of the schema.
+    """
+    entries = [
+        *(
+            ("-- What words mean here:", f"-- {_one_line(word)}: {_meaning(meaning)}")
+            for word, meaning in vocabulary.glossary
+        ),
+        *(
+            (
+                "-- Verified statements:",
+                f"-- {_meaning(item.question)}\n-- {_meaning(item.sql)}",
+            )
+            for item in vocabulary.examples
+        ),
+    ]
+    lines: list[str] = []
+    omitted = 0
+    for heading, entry in entries:
+        wanted = [entry] if heading in lines else [heading, entry]
+        if estimated_tokens("\n".join([*lines, *wanted])) > token_budget:
+            omitted += 1
+            continue
+        lines.extend(wanted)
+    return "\n".join(lines), omitted
 
 
 def _render_whole(schema: Schema, token_budget: int, with_samples: bool) -> str | None:
@@ -166,6 +210,10 @@ def _keys(table: Table, dialect: str) -> list[tuple[str, str]]:
 
 def _names(names: Sequence[str], dialect: str) -> str:
     return ", ".join(quoted(name, dialect) for name in names)
+
+
+def _meaning(text: str) -> str:
+    return " ".join(text.split())[:_MEANING_CHARACTERS]
 
 
 def _one_line(text: str) -> str:

@@ -7,6 +7,7 @@ before it is used again. Blocking: call it in a thread.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -15,8 +16,12 @@ from dataclasses import dataclass, field, replace
 
 from hexprefect.text2sql.access import Access, restricted
 from hexprefect.text2sql.dialects.adapter import Adapter
+from hexprefect.text2sql.errors import StatementRefused
+from hexprefect.text2sql.guard import check
 from hexprefect.text2sql.reflection import reflect
 from hexprefect.text2sql.schema import Schema, Vocabulary
+
+logger = logging.getLogger(__name__)
 
 _KEPT_DATABASES = 32
 _KEPT_VIEWS = 64
@@ -49,11 +54,24 @@ class Snapshot:
                 schema = replace(self.schema, vocabulary=vocabulary)
                 for item in access:
                     schema = restricted(schema, item)
-                self._forms[key] = schema
+                self._forms[key] = _with_readable_examples(schema)
             self._forms.move_to_end(key)
             while len(self._forms) > _KEPT_VIEWS:
                 self._forms.popitem(last=False)
             return self._forms[key]
+
+
+def _with_readable_examples(schema: Schema) -> Schema:
+    """Without the examples that the guard refuses: they show what may not be read here."""
+    kept = []
+    for example in schema.vocabulary.examples:
+        try:
+            check(example.sql, dialect=schema.dialect, schema=schema)
+        except StatementRefused as refused:
+            logger.info("the example %r is not shown: %s", example.question, refused)
+            continue
+        kept.append(example)
+    return replace(schema, vocabulary=replace(schema.vocabulary, examples=tuple(kept)))
 
 
 class Snapshots:
