@@ -32,6 +32,7 @@ def spec_of_pool_instance(instance: PoolInstance) -> InstanceSpec:
         admission_depth=instance.admission_depth,
         api_key_block=instance.api_key_secret,
         context_tokens=instance.context_tokens,
+        learn_profile=instance.learn_profile,
     )
 
 

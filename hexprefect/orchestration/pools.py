@@ -57,6 +57,7 @@ class InstanceVariables(BaseModel):
     admission_depth: int | None = Field(default=None, ge=1)
     context_tokens: int | None = Field(default=None, ge=1)
     api_key_secret: str | None = None
+    learn_profile: bool | None = None
 
     @field_validator("url")
     @classmethod
@@ -100,6 +101,7 @@ class PoolVariables(BaseModel):
     admission_depth: int | None = Field(default=None, ge=1)
     context_tokens: int | None = Field(default=None, ge=1)
     api_key_secret: str | None = None
+    learn_profile: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,8 @@ class PoolInstance:
     api_key_secret: str | None = None
     """Where the key is kept: a Secret block's name, or `env:VARIABLE`."""
     api_key: SecretStr | None = None
+    learn_profile: bool = True
+    """Whether finished requests may correct its hardware's profile."""
     launch: VllmLaunch | None = None
     """How to start it; `None` where it runs already (an attached URL)."""
 
@@ -278,6 +282,9 @@ async def _instances_of(
                 or variables.context_tokens,
                 api_key_secret=secret,
                 api_key=await _secret(pool.name, secret, client, secrets) if secret else None,
+                learn_profile=(
+                    variables.learn_profile if given.learn_profile is None else given.learn_profile
+                ),
                 launch=launch,
             )
         )
@@ -342,6 +349,9 @@ def _refuse_duplicates(pool: str, instances: Sequence[PoolInstance]) -> None:
     for instance in instances:
         if (other := by_name.setdefault(instance.name, instance)) is not instance:
             same = f"has the name {instance.name!r}"
+        elif instance.launch is not None:
+            # It listens on the machine of its worker: the same address there is another server.
+            continue
         elif (other := by_url.setdefault(instance.url, instance)) is not instance:
             same = f"is the same server as {instance.name!r}"
         else:

@@ -16,6 +16,7 @@ from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.exceptions import PrefectHTTPStatusError
 
+from hexprefect.orchestration.fleet_sync import spec_of_pool_instance
 from hexprefect.orchestration.pools import (
     PoolMistake,
     read_pool_instances,
@@ -118,6 +119,20 @@ async def test_an_attached_instance_takes_from_its_pool_what_it_leaves_out(
         assert instance.api_key.get_secret_value() == "sk-for-gpus"
         assert "sk-for-gpus" not in repr(instance)
         assert instance.endpoint().headers() == {"Authorization": "Bearer sk-for-gpus"}
+
+
+@pytest.mark.parametrize("pools_word", [True, False])
+async def test_a_pool_or_an_instance_may_keep_its_described_profile(
+    client: PrefectClient, pools_word: bool
+) -> None:
+    instances = [
+        {"url": "http://gpu-1:8000"},
+        {"url": "http://gpu-2:8000", "learn_profile": not pools_word},
+    ]
+    await create(client, "rack", template("a100", learn_profile=pools_word, instances=instances))
+    first, second = await read_pool_instances(client)
+    assert (first.learn_profile, second.learn_profile) == (pools_word, not pools_word)
+    assert spec_of_pool_instance(second).learn_profile is not pools_word
 
 
 async def test_a_key_may_come_from_the_environment(
