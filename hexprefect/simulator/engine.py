@@ -128,88 +128,91 @@ class Engine(EngineMemory):
                 self._cut(now)
         elif phase == _IDLE:
             self._clock = now
-            self._plan()
+            self._plan_prompts()
 
     def advance(self) -> Sequence[EngineJob]:
         """Do what is due at `next_at` and plan the next phase; returns the finished requests."""
-        self._clock = self.next_at
+        clock = self._clock = self.next_at
         heap = self._heap
-        step = self._step
-        finished: list[EngineJob] | None = None
+        finished = _NOBODY
         steps = self._phase_steps
         if steps:
-            self._step = step = step + steps
+            self._step = step = self._step + steps
             grown = steps * len(heap)
             self._context += grown
             self._used += grown
             if heap and heap[0][0] <= step:
-                finished = []
-                while heap and heap[0][0] <= step:
-                    job = heappop(heap)[2]
-                    self._leave(job)
-                    finished.append(job)
-        batched = self._batched
-        if batched:
-            self._batched = _NOBODY
-            for job in batched:
-                job.started_step = step
-                self._context += job.input_tokens + job.generated
-                remaining = job.output_tokens - job.generated
-                if remaining > 0:
-                    self._sequence = sequence = self._sequence + 1
-                    heappush(heap, (step + remaining, sequence, job))
-                else:
-                    self._leave(job)
-                    if finished is None:
-                        finished = []
-                    finished.append(job)
-        self._plan()
-        return _NOBODY if finished is None else finished
-
-    def _leave(self, job: EngineJob) -> None:
-        """A sequence ends, or is preempted."""
-        grown = self._step - job.started_step
-        self._context -= job.input_tokens + job.generated + grown
-        self._release(job, grown)
-
-    # -- planning ------------------------------------------------------------------------------
-
-    def _plan(self) -> None:
-        """Choose what the engine does until its next event."""
+                finished = self._end(step)
+        if self._batched:
+            finished = self._join(finished)
         if self.waiting and (self._head_left or self._may_begin()):
-            if self._first:
-                self._plan_first()
-            else:
-                self._plan_chunked()
-            return
-        heap = self._heap
-        if not heap:
+            self._plan_prompts()
+            return finished
+        batch = len(heap)
+        if not batch:
             self._phase = _IDLE
             self._phase_steps = 0
-            self.next_at = inf
             self._context = 0
-            return
-        batch = len(heap)
+            self.next_at = inf
+            return finished
         steps = heap[0][0] - self._step
         if self._limit - self._used - self.cached_total < steps * batch:
             steps = self._within_memory(steps)
             batch = len(heap)
         self._phase = _DECODE
         self._phase_steps = steps
-        # `_decode_time(steps)`, which is not called because this is where most events end.
+        # `_decode_time(steps)`, written out because this is where most events end.
         others = batch - 1
         if not others:
-            self.next_at = self._clock + steps * self._decode_s
-            return
+            self.next_at = clock + steps * self._decode_s
+            return finished
         base = self._decode_s * (1.0 + self._growth * others)
         attention = self._attention
         if attention:
             base += attention * self._context * others / batch
-            self.next_at = self._clock + (
-                steps * base + attention * others * steps * (steps - 1) / 2
-            )
+            self.next_at = clock + (steps * base + attention * others * steps * (steps - 1) / 2)
         else:
-            self.next_at = self._clock + steps * base
+            self.next_at = clock + steps * base
+        return finished
+
+    def _end(self, step: int) -> list[EngineJob]:
+        """Take off the sequences whose last token is that of `step`."""
+        heap = self._heap
+        finished = []
+        while heap and heap[0][0] <= step:
+            job = heappop(heap)[2]
+            grown = step - job.started_step
+            self._context -= job.input_tokens + job.generated + grown
+            self._release(job, grown)
+            finished.append(job)
+        return finished
+
+    def _join(self, finished: Sequence[EngineJob]) -> Sequence[EngineJob]:
+        """Let the sequences decode whose prompts are done; adds those without an answer."""
+        step = self._step
+        ended: list[EngineJob] = []
+        for job in self._batched:
+            job.started_step = step
+            generated = job.generated
+            remaining = job.output_tokens - generated
+            if remaining > 0:
+                self._context += job.input_tokens + generated
+                self._sequence = sequence = self._sequence + 1
+                heappush(self._heap, (step + remaining, sequence, job))
+            else:
+                self._release(job, 0)
+                ended.append(job)
+        self._batched = _NOBODY
+        return [*finished, *ended] if ended else finished
+
+    # -- planning ------------------------------------------------------------------------------
+
+    def _plan_prompts(self) -> None:
+        """Begin with the first waiting prompt, which may."""
+        if self._first:
+            self._plan_first()
+        else:
+            self._plan_chunked()
 
     def _plan_first(self) -> None:
         """Prefill the first waiting prompt while the sequences that run stand still."""
@@ -348,8 +351,10 @@ class Engine(EngineMemory):
         self._heap.remove(latest)
         heapify(self._heap)
         job = latest[2]
-        self._leave(job)
-        job.generated += self._step - job.started_step
+        grown = self._step - job.started_step
+        self._context -= job.input_tokens + job.generated + grown
+        self._release(job, grown)
+        job.generated += grown
         if self._head_left:
             self.waiting.insert(1, job)
         else:

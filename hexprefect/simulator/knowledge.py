@@ -45,20 +45,15 @@ class Knowledge:
         """`b` of the mean profile."""
         self.standalone = RemainingHistory()
         """Of whole queries."""
-        self._finished: list[int] = []
+        self.finished: list[int] = []
         """Finished requests of each history, as far as they are told apart."""
-        self._answers: list[float] = []
+        self.answers: list[float] = []
         """Mean answer of each history; what is expected where nothing has finished."""
         self._left_known: list[int] = []
         """Finished queries of each stage and visit, as far as they are told apart."""
         self._left_s: list[float] = []
 
     # -- what policies ask ---------------------------------------------------------------------
-
-    def predicted_answer(self, call: CallTable) -> float:
-        """`predicted_output_tokens` of a call that this has the table of."""
-        own = call.own_history
-        return self._answers[own if self._finished[own] >= ENOUGH else call.any_history]
 
     def predicted_left(self, number: int) -> float:
         """`predicted_remaining_seconds` of a stage and visit, by the number in its table."""
@@ -74,7 +69,7 @@ class Knowledge:
         tables = self._tables
         own, every = tables.history_number(stage, database), tables.history_number(stage, "")
         self._grow()
-        return self._answers[own if self._finished[own] >= ENOUGH else every]
+        return self.answers[own if self.finished[own] >= ENOUGH else every]
 
     def mean_seconds(self, input_tokens: int, output_tokens: float) -> float:
         """`t̄` of a request."""
@@ -102,8 +97,8 @@ class Knowledge:
         """`StageHistory.after`, for the call's stage and for its stage and database."""
         number = call.any_history
         own = call.own_history
-        finished = self._finished
-        answers = self._answers
+        finished = self.finished
+        answers = self.answers
         tokens = call.answer_tokens
         if finished[number] == MOST_REQUESTS == finished[own]:
             # Both forget at the same rate by now, as they do for nearly all of a run.
@@ -118,12 +113,12 @@ class Knowledge:
             self._learn_early(own, tokens)
 
     def _learn_early(self, number: int, tokens: float) -> None:
-        count = self._finished[number]
+        count = self.finished[number]
         # What was expected of the stage counts for nothing once a request has finished.
-        mean = self._answers[number] if count else 0.0
+        mean = self.answers[number] if count else 0.0
         if count < MOST_REQUESTS:
-            self._finished[number] = count = count + 1
-        self._answers[number] = mean + 1.0 / count * (tokens - mean)
+            self.finished[number] = count = count + 1
+        self.answers[number] = mean + 1.0 / count * (tokens - mean)
 
     def query_finished(self, query: Query) -> None:
         """Learn what was left after each call of a finished query, and how long it was alone."""
@@ -147,11 +142,11 @@ class Knowledge:
     def _grow(self) -> None:
         """Make room for histories that have been numbered since, here or by another simulation."""
         histories = self._tables.histories
-        missing = len(histories) - len(self._finished)
+        missing = len(histories) - len(self.finished)
         if missing:
-            self._finished += [0] * missing
+            self.finished += [0] * missing
             for stage, _ in list(histories)[-missing:]:
-                self._answers.append(self._expected.get(stage) or DEFAULT_OUTPUT_TOKENS)
+                self.answers.append(self._expected.get(stage) or DEFAULT_OUTPUT_TOKENS)
         missing = VISITS * len(self._tables.stages) - len(self._left_known)
         if missing:
             self._left_known += [0] * missing

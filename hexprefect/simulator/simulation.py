@@ -12,6 +12,7 @@ from math import inf
 
 from hexprefect.scheduling import Decision
 from hexprefect.scheduling.order import last_chance
+from hexprefect.scheduling.prediction import ENOUGH
 from hexprefect.scheduling.reappointment import Movable, choose_reappointment
 from hexprefect.simulator.appointing import Load, appointing
 from hexprefect.simulator.cluster import Cluster
@@ -174,7 +175,10 @@ class Simulation:
         knowledge = self.knowledge
         now = self.now
         call = run.table.calls[index]
-        predicted = knowledge.predicted_answer(call)
+        # `predicted_output_tokens`
+        own = call.own_history
+        answered = knowledge.answers
+        predicted = answered[own if knowledge.finished[own] >= ENOUGH else call.any_history]
         request = Request(number, run, call, predicted, now)
         if self._reserves:
             request.kv_tokens = call.input_tokens + round(predicted)
