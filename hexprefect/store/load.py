@@ -96,6 +96,12 @@ class InstanceLoad:
             return False
         return self.profile.kv_tokens is None or kv_tokens <= self.profile.kv_tokens
 
+    @property
+    def most_tokens(self) -> int | None:
+        """How many tokens a request may need to run here, alone; `None` when there is no limit."""
+        limits = [self.context_tokens, self.profile.kv_tokens]
+        return min((limit for limit in limits if limit is not None), default=None)
+
     def completion_seconds(self, size: RequestSize) -> float:
         """`t_comp(r, m)` with what is cached here and what runs here now."""
         held = frozenset(key for key, _ in self.held) if size.prefix else frozenset()
@@ -168,6 +174,7 @@ def view_of(row: Mapping[str, Any]) -> InstanceView:
         profile_pinned=row["profile_pinned"],
         foreign_running=row["foreign_running"],
         foreign_waiting=row["foreign_waiting"],
+        foreign_seen_at=row["foreign_seen_at"],
     )
 
 
