@@ -43,6 +43,8 @@ Logger = logging.Logger | logging.LoggerAdapter[Any]
 T = TypeVar("T")
 
 PROBE_EVERY_S = 0.5
+PROBES_TO_DEATH = 3
+"""Times in a row that nothing answers, while the process is there."""
 REPORT_EVERY_S = 10.0
 SETTLED_AFTER_S = 600.0
 """Seconds of good service after which earlier deaths are forgiven."""
@@ -249,8 +251,9 @@ class Serving:
             context_tokens=told.context_tokens or spec.context_tokens,
             profile=replace(spec.profile, kv_tokens=told.kv_tokens or spec.profile.kv_tokens),
         )
-        await self._store.run(lambda tx: _enter(tx, spec))
+        # Before it is: what is handed in happens, also when this is cancelled meanwhile.
         self._known = True
+        await self._store.run(lambda tx: _enter(tx, spec))
         self._tell(state="serving", detail="", fraction=1.0)
 
     async def _watch(self, server: VllmServer) -> str:
@@ -289,10 +292,14 @@ class Serving:
 
         One that is only slow to answer is not dead: traffic decides that, as for any instance.
         """
+        unreachable = 0
         async with InstanceClient() as client:
             while True:
                 report = await client.health(endpoint)
-                if not report.healthy and report.kind in ("unavailable", "refused", "died"):
+                if report.kind == "unavailable":
+                    return report.detail
+                unreachable = unreachable + 1 if report.kind in ("refused", "died") else 0
+                if unreachable >= PROBES_TO_DEATH:
                     return report.detail
                 await asyncio.sleep(PROBE_EVERY_S)
 

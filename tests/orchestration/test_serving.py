@@ -43,7 +43,7 @@ STAND_IN = Path(__file__).parents[1] / "instances" / "stand_in_vllm.py"
 LIMIT_S = 60.0
 NAME = "a100-launched-1"
 KEY = SecretStr("sk-never-to-be-seen")
-OPTIONS = ServingOptions(start_timeout_s=LIMIT_S, drain_s=LIMIT_S, restarts=0, lease_s=4.0)
+OPTIONS = ServingOptions(start_timeout_s=LIMIT_S, drain_s=LIMIT_S, restarts=0, lease_s=60.0)
 QUEUE = QueueOptions(outage_patience_s=LIMIT_S, shortest_timeout_s=LIMIT_S, probe_every_s=0.2)
 
 
@@ -413,6 +413,7 @@ class Pools:
 
     template: dict[str, Any]
     paused: bool = False
+    names: tuple[str, ...] = ("a100",)
 
     async def read_work_pools(self, *, limit: int, offset: int) -> list[Any]:
         from uuid import uuid4
@@ -421,12 +422,13 @@ class Pools:
 
         return [
             WorkPool(
-                name="a100",
+                name=name,
                 type="hexgen",
                 is_paused=self.paused,
                 base_job_template=self.template,
                 default_queue_id=uuid4(),
             )
+            for name in self.names
         ]
 
     def launch(self, **values: Any) -> None:
@@ -503,6 +505,14 @@ async def test_the_pool_says_how_a_replica_is_launched(pools: Any) -> None:
     assert second.launch.environment == {"HF_HOME": "/hub"}
     with pytest.raises(NothingToLaunch, match="launches 2 instances; there is no replica 3"):
         await launched_instance(pools, "a100", replica=3)
+
+
+async def test_pools_of_two_machines_may_launch_on_the_same_port(pools: Any) -> None:
+    pools.names = ("a100", "rack-2")
+    first = await launched_instance(pools, "a100", replica=1)
+    second = await launched_instance(pools, "rack-2", replica=1)
+    assert first.url == second.url
+    assert (first.name, second.name) == (NAME, "rack-2-launched-1")
 
 
 def test_its_page_shows_its_state_and_what_it_said_last() -> None:

@@ -99,7 +99,7 @@ class VllmServer:
                 answer in time; the message has the last lines of its log.
         """
         executable = self._find_executable()
-        self._check_port()
+        await asyncio.to_thread(self._check_port)
         await asyncio.to_thread(self._begin_log)
         command = self.options.command()
         with self.log.open("ab") as log:
