@@ -252,7 +252,8 @@ async def _instances_of(
         (
             InstanceVariables(
                 url=f"http://{launch.host}:{launch.port}",
-                model=launch.model,
+                # One name for all servers of a pool, wherever each has the model from.
+                model=variables.model or launch.model,
                 # Of their own count: attaching a server must not rename those that run.
                 name=f"{pool.name}-launched-{replica}",
             ),

@@ -500,6 +500,8 @@ async def test_the_pool_says_how_a_replica_is_launched(pools: Any) -> None:
     second = await launched_instance(pools, "a100", replica=2)
     assert second.name == "a100-launched-2"
     assert second.launch is not None
+    assert second.launch.model == "/models/llama"
+    assert second.model == "meta-llama/Llama-3.1-70B-Instruct", "the pool's name for it"
     assert second.launch.port == 8001
     assert second.launch.executable == "/opt/vllm/bin/vllm"
     assert second.launch.environment == {"HF_HOME": "/hub"}
