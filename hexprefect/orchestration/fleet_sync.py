@@ -12,7 +12,7 @@ from hexprefect.instances.profiles import default_profile
 from hexprefect.orchestration.pools import PoolInstance, PoolMistake, read_pool_instances
 from hexprefect.orchestration.serving_lease import is_served
 from hexprefect.store import InstanceSpec, Store, tables
-from hexprefect.store.fleet import set_instance_state, synchronise
+from hexprefect.store.fleet import paused_reason, set_instance_state, synchronise
 from hexprefect.store.transaction import Transaction
 from hexprefect.store.views import instance_views
 
@@ -68,13 +68,15 @@ async def synchronise_fleet(client: PrefectClient, store: Store) -> tuple[str, .
             attached = [member for member in members if member.launch is None]
             launched = _launched(tx, [member.name for member in members if member.launch])
             specs = [*map(spec_of_pool_instance, attached), *launched]
-            changed += synchronise(tx, specs, pool=pool)
+            paused = any(member.paused for member in members)
+            changed += synchronise(tx, specs, pool=pool, paused=paused)
             for member in members:
                 load = tx.instances.get(member.name)
-                if member.paused and (member.launch is None or (load is not None and load.serves)):
-                    set_instance_state(
-                        tx, member.name, "draining", reason=f"work pool {pool} is paused"
-                    )
+                if load is None or not member.paused:
+                    continue
+                if load.serves if member.launch else load.state != "draining":
+                    set_instance_state(tx, member.name, "draining", reason=paused_reason(pool))
+                    changed.append(member.name)
         return tuple(changed)
 
     changed = await store.run(apply)
