@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prefect.client.orchestration import PrefectClient
 from prefect.events.actions import DoNothing, SendNotification
+from prefect.events.schemas.automations import AutomationCore
 
 from hexprefect.errors import CallerMistake
 from hexprefect.orchestration import events
@@ -81,7 +82,8 @@ async def test_one_that_a_person_has_paused_stays_paused(prefect_client: Prefect
 async def test_one_that_stands_twice_is_made_one(prefect_client: PrefectClient) -> None:
     await apply_automations(prefect_client)
     [first, *_] = await ours(prefect_client)
-    await prefect_client.create_automation(first)
+    again = AutomationCore.model_validate(first.model_dump(exclude={"id"}))
+    await prefect_client.create_automation(again)
     assert len(await ours(prefect_client)) == len(NAMES) + 1
     applied = await apply_automations(prefect_client)
     assert applied[first.name] == "changed"
