@@ -28,7 +28,6 @@ from hexprefect.reports.due import due
 from hexprefect.reports.outcome import summary_rows
 from hexprefect.reports.parameters import parameters_of
 from hexprefect.settings import state_folder
-from hexprefect.text2sql import Database
 
 app = typer.Typer(no_args_is_help=True, help="Nightly reports: check their files, see past nights.")
 
@@ -160,11 +159,11 @@ def show(
 
 
 async def _refused(report: Report, database: str) -> list[dict[str, Any]]:
-    from hexprefect.orchestration.databases import database_url
+    from hexprefect.orchestration.databases import open_database
 
     parameters = parameters_of(report, date=_night(report))
     found = []
-    async with await Database.connect(await database_url(database)) as opened:
+    async with await open_database(database, tenant=report.tenant) as opened:
         for number, item in enumerate(report.items, 1):
             if item.sql is None:
                 continue

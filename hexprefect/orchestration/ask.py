@@ -14,7 +14,7 @@ from hexprefect.errors import CallerMistake, HexprefectError
 from hexprefect.observability.tracing import end_query_span, query_span, traced
 from hexprefect.orchestration.answer_record import AnswerRecord, empty_record, failed
 from hexprefect.orchestration.background_loop import background_loop
-from hexprefect.orchestration.databases import database_url, shown_database
+from hexprefect.orchestration.databases import open_database, shown_database
 from hexprefect.orchestration.events import query_ended
 from hexprefect.orchestration.flow_query import describe_query, end_query
 from hexprefect.orchestration.future import HexgenFuture
@@ -25,7 +25,7 @@ from hexprefect.settings import settings
 from hexprefect.store.queries import check_slo
 from hexprefect.store.values import UnknownTenant
 from hexprefect.store.views import decisions_of, query_record, stage_records
-from hexprefect.text2sql import AgentOptions, Answer, Database, Progress, answer
+from hexprefect.text2sql import AgentOptions, Answer, Progress, answer
 from hexprefect.text2sql.candidates import candidates_that_ran
 from hexprefect.text2sql.judging import cluster_by_rows
 from hexprefect.text2sql.workflow import TEXT2SQL_WORKFLOW
@@ -109,7 +109,6 @@ async def _register(asked: Question) -> Query:
 
 
 async def _answer(asked: Question, query: Query, on_progress: OnProgress | None) -> Answer:
-    url = await database_url(asked.database)
     logger = get_run_logger()
 
     def tell(progress: Progress) -> None:
@@ -117,7 +116,7 @@ async def _answer(asked: Question, query: Query, on_progress: OnProgress | None)
         if on_progress is not None:
             on_progress(progress)
 
-    database = await Database.connect(url)
+    database = await open_database(asked.database, tenant=asked.tenant)
     async with database:
         return await answer(
             asked.question,

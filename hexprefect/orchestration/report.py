@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hexprefect.errors import HexprefectError
-from hexprefect.orchestration.databases import database_url, shown_database
+from hexprefect.orchestration.databases import open_database, shown_database
 from hexprefect.reports.archive import Archive, NightFolder
 from hexprefect.reports.due import Due, due
 from hexprefect.reports.file import Report
@@ -64,14 +64,14 @@ def archive_folder(given: str | Path | None = None) -> Path:
 
 
 async def run_night(
-    wanted: Wanted, ask: AskQuestion, *, open_database: OpenDatabase | None = None
+    wanted: Wanted, ask: AskQuestion, *, opened_by: OpenDatabase | None = None
 ) -> Finished:
     """Run a night, or what an earlier run of it has left undone.
 
     Args:
         wanted: the report and the night.
         ask: answers a question as a query of its own.
-        open_database: by default the one that the report names.
+        opened_by: opens the database; by default the one that the report names.
 
     Raises:
         CallerMistake: a parameter makes no sense, or the night is being run already.
@@ -94,7 +94,7 @@ async def run_night(
             before_date="" if earlier is None else earlier.date,
             kept={} if wanted.again else folder.kept_items(),
         )
-        ran = await _run(night, ask, open_database or _open_database, folder)
+        ran = await _run(night, ask, opened_by or _open_database, folder)
         archive.keep_pins(ran.pins)
         outcome = _outcome(night, ran, when, started_at, folder.outcome())
         written = await asyncio.to_thread(write_report, report, outcome, folder)
@@ -114,12 +114,10 @@ def digest_of(outcome: ReportOutcome) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-async def _run(
-    night: Night, ask: AskQuestion, open_database: OpenDatabase, folder: NightFolder
-) -> Ran:
+async def _run(night: Night, ask: AskQuestion, opened_by: OpenDatabase, folder: NightFolder) -> Ran:
     try:
         async with asyncio.timeout(max(1.0, night.time_left_s())):
-            database = await open_database(night.report)
+            database = await opened_by(night.report)
     except HexprefectError as error:
         return all_failed(night, str(error))
     except TimeoutError:
@@ -135,7 +133,7 @@ async def _open_database(report: Report) -> Database:
         max_bytes=64_000_000,
         connections=report.at_once,
     )
-    return await Database.connect(await database_url(report.database), limits=limits)
+    return await open_database(report.database, tenant=report.tenant, limits=limits)
 
 
 def _outcome(
