@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexprefect.instances.emulator import Emulator, EngineOptions
+from hexprefect.instances.emulator import Emulator, Engine, EngineOptions, Sequence
 from hexprefect.queue import QueueOptions
 from hexprefect.queue.request import PRIORITY_PER_SECOND, engine_priority
 from hexprefect.scheduling import Profile
@@ -48,16 +48,21 @@ async def test_what_is_inside_the_engine_is_served_by_urgency(fleet, new_queue, 
         speaks="vllm",
     )
     fleet.store.transact(lambda tx: enter_instance(tx, spec))
-    served: list[float] = []
     queue = await new_queue(QueueOptions(shortest_timeout_s=300.0))
 
     async def ask(slo_s: float, tokens: int) -> None:
         query = await queue.query(slo_s=slo_s)
         await query.complete(prompt(f"due in {slo_s}", tokens=tokens))
-        served.append(slo_s)
         await query.end("answered")
 
     engine = emulator.instance.engine
+    inside: list[Sequence] = []
+
+    def submit(sequence: Sequence, now: float) -> None:
+        inside.append(sequence)
+        Engine.submit(engine, sequence, now)
+
+    engine.submit = submit
     # So slow that the first one runs until the others are inside, however long that takes.
     await emulator.set_fault("slow:100")
     asking = [asyncio.create_task(ask(1000.0, 60))]
@@ -67,4 +72,7 @@ async def test_what_is_inside_the_engine_is_served_by_urgency(fleet, new_queue, 
         await eventually(lambda waiting=number: engine.waiting == waiting)
     await emulator.set_fault(None)
     await asyncio.gather(*asking)
-    assert served == [1000.0, 2000.0, 3000.0, 4000.0]
+    first, latest, earliest, between = inside
+    assert earliest.priority < between.priority < latest.priority
+    by_start = sorted(inside, key=lambda sequence: sequence.first_scheduled_at)
+    assert by_start == [first, earliest, between, latest]
