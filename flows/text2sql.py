@@ -11,7 +11,7 @@ from prefect.states import Completed, Failed
 from pydantic import Field
 
 from hexprefect.orchestration.artifacts import ProgressArtifact, create_answer_artifacts
-from hexprefect.orchestration.ask import Question, ask_in_flow
+from hexprefect.orchestration.ask import SLO_CLASSES, Question, SloClass, ask_in_flow
 from hexprefect.orchestration.databases import shown_database
 from hexprefect.orchestration.task_runner import HexgenTaskRunner
 
@@ -39,16 +39,27 @@ async def ask(
         str,
         Field(
             min_length=1,
-            description="A Text2SQLDatabase block, env:VARIABLE, or a URL without a password.",
+            description="A Text2SQLDatabase block, env:VARIABLE, a URL without a password, or "
+            "demo for the shop that is shipped.",
+            examples=["demo", "block:shop", "env:SHOP_URL", "sqlite:////data/shop.sqlite"],
         ),
     ],
     tenant: Annotated[str, Field(description="Whose question it is.")] = "default",
     slo_s: Annotated[
-        float | None, Field(gt=0, description="Seconds until the answer is due.")
+        float | None,
+        Field(gt=0, description="Seconds until the answer is due; goes before the class."),
     ] = None,
     evidence: Annotated[
         str, Field(max_length=8000, description="What else is known about the words in it.")
     ] = "",
+    slo_class: Annotated[
+        SloClass | None,
+        Field(
+            description="How soon the answer is due: "
+            + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in SLO_CLASSES.items())
+            + "; without any, what the tenant or the deployment has."
+        ),
+    ] = None,
 ) -> State[dict[str, Any]]:
     """Answer one question.
 
@@ -57,6 +68,8 @@ async def ask(
         reason that a person understands.
     """
     await tag_flow_run(f"tenant:{tenant}", f"database:{shown_database(database)}")
+    if slo_s is None and slo_class is not None:
+        slo_s = SLO_CLASSES[slo_class]
     progress = ProgressArtifact()
     record = await ask_in_flow(
         Question(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from prefect.logging import get_run_logger
 
@@ -31,6 +31,16 @@ from hexprefect.text2sql.judging import cluster_by_rows
 from hexprefect.text2sql.workflow import TEXT2SQL_WORKFLOW
 
 OnProgress = Callable[[Progress], None]
+
+SloClass = Literal["interactive", "standard", "relaxed", "batch"]
+
+SLO_CLASSES: Mapping[SloClass, float] = {
+    "interactive": 30.0,
+    "standard": 120.0,
+    "relaxed": 600.0,
+    "batch": 3600.0,
+}
+"""Seconds until an answer is due, for people who would rather not count them."""
 
 LLM_RETRIES = 1
 """A call whose instance answered nonsense is tried once more; a failed instance is left anyway."""
