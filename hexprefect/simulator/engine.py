@@ -43,6 +43,7 @@ class Engine(EngineMemory):
     __slots__ = (
         "_attention",
         "_batched",
+        "_by_batch",
         "_by_priority",
         "_clock",
         "_context",
@@ -86,6 +87,9 @@ class Engine(EngineMemory):
         """Context tokens of the decoding sequences, at `_clock`."""
         self._heap: list[tuple[int, int, EngineJob]] = []
         """Decoding sequences by the step at which they end."""
+        self._by_batch: list[tuple[float, float, float, float]] = []
+        """By batch size: see `_widen`."""
+        self._widen()
         self._sequence = 0
         self._phase = _IDLE
         self._phase_steps = 0
@@ -162,17 +166,10 @@ class Engine(EngineMemory):
         self._phase = _DECODE
         self._phase_steps = steps
         # `_decode_time(steps)`, written out because this is where most events end.
-        others = batch - 1
-        if not others:
-            self.next_at = clock + steps * self._decode_s
-            return finished
-        base = self._decode_s * (1.0 + self._growth * others)
-        attention = self._attention
-        if attention:
-            base += attention * self._context * others / batch
-            self.next_at = clock + (steps * base + attention * others * steps * (steps - 1) / 2)
-        else:
-            self.next_at = clock + steps * base
+        number = float(steps)
+        base, slope, others, sequences = self._by_batch[batch]
+        base += self._attention * self._context * others / sequences
+        self.next_at = clock + (number * base + slope * number * (number - 1.0) / 2.0)
         return finished
 
     def _end(self, step: int) -> list[EngineJob]:
@@ -203,6 +200,8 @@ class Engine(EngineMemory):
                 self._release(job, 0)
                 ended.append(job)
         self._batched = _NOBODY
+        if len(self._heap) >= len(self._by_batch):
+            self._widen()
         return [*finished, *ended] if ended else finished
 
     # -- planning ------------------------------------------------------------------------------
@@ -273,35 +272,37 @@ class Engine(EngineMemory):
         self._phase_steps = 1
         self._batched = batched
         next_at = self._clock + self._input_s * tokens + self._fixed_s * len(batched)
-        # `_decode_time(1)`
-        others = batch - 1
-        if others > 0:
-            base = self._decode_s * (1.0 + self._growth * others)
-            next_at += base + self._attention * self._context * others / batch
-        elif batch:
-            next_at += self._decode_s
+        if batch:
+            # `_decode_time(1)`
+            base, _, others, sequences = self._by_batch[batch]
+            next_at += base + self._attention * self._context * others / sequences
         self.next_at = next_at
 
     def _decode_time(self, steps: int) -> float:
-        batch = len(self._heap)
-        others = batch - 1
-        if not others:
-            return steps * self._decode_s
-        base = self._decode_s * (1.0 + self._growth * others)
-        attention = self._attention
-        if attention:
-            base += attention * self._context * others / batch
-            return steps * base + attention * others * steps * (steps - 1) / 2
-        return steps * base
+        """The closed form at the top, for the batch that decodes at present."""
+        base, slope, others, batch = self._by_batch[len(self._heap)]
+        base += self._attention * self._context * others / batch
+        return steps * base + slope * steps * (steps - 1) / 2
+
+    def _widen(self) -> None:
+        """Reckon, for batches twice as large as before, what depends on the size alone: `b`, the
+        growth of a step by step, and the size less one and itself as floats. Python takes three
+        times as long for a product of a float and an int as for one of two floats."""
+        for batch in range(len(self._by_batch), 2 * len(self._heap) + 8):
+            others = batch - 1.0
+            self._by_batch.append(
+                (
+                    self._decode_s * (1.0 + self._growth * others),
+                    self._attention * others,
+                    others,
+                    float(batch),
+                )
+            )
 
     def _cut(self, now: float) -> None:
         """End the present run of decode steps at the first step boundary not before `now`."""
-        batch = len(self._heap)
-        others = batch - 1
-        attention = self._attention
-        base = self._decode_s * (1.0 + self._growth * others)
-        base += attention * self._context * others / batch
-        slope = attention * others
+        base, slope, others, batch = self._by_batch[len(self._heap)]
+        base += self._attention * self._context * others / batch
         elapsed = now - self._clock
         if slope:
             lead = base - slope / 2

@@ -66,6 +66,24 @@ class EngineMemory:
             self._used += total
             return
         cache = self._cache
+        job.pinned = prefix
+        if len(prefix) == 1:
+            # As below, for the one segment that most prompts share.
+            [(key, shared)] = prefix
+            entry = cache.get(key)
+            if entry is None:
+                cache[key] = [shared, 1]
+                self.cached_total += shared
+                job.uncached_tokens = total
+            else:
+                entry[1] += 1
+                cache.move_to_end(key)
+                job.uncached_tokens = total - shared or 1
+            job.private_tokens = private = total - shared
+            self._used = used = self._used + private
+            if used + self.cached_total > self._limit:
+                self._evict(used + self.cached_total - self._limit)
+            return
         hit = shared = 0
         missed = False
         for key, tokens in prefix:
@@ -80,7 +98,6 @@ class EngineMemory:
                 if not missed:
                     hit += tokens
             shared += tokens
-        job.pinned = prefix
         # The last token is always computed: its logits choose the first one of the answer.
         job.uncached_tokens = total - hit or 1
         job.private_tokens = total - shared

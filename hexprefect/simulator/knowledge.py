@@ -95,22 +95,20 @@ class Knowledge:
 
     def learn_answer(self, call: CallTable) -> None:
         """`StageHistory.after`, for the call's stage and for its stage and database."""
-        number = call.any_history
-        own = call.own_history
         finished = self.finished
         answers = self.answers
         tokens = call.answer_tokens
-        if finished[number] == MOST_REQUESTS == finished[own]:
-            # Both forget at the same rate by now, as they do for nearly all of a run.
-            mean = answers[number]
-            answers[number] = mean + _LAST_WEIGHT * (tokens - mean)
-            if own != number:
-                mean = answers[own]
-                answers[own] = mean + _LAST_WEIGHT * (tokens - mean)
-            return
-        self._learn_early(number, tokens)
+        number = call.any_history
+        if finished[number] == MOST_REQUESTS:
+            answers[number] += _LAST_WEIGHT * (tokens - answers[number])
+        else:
+            self._learn_early(number, tokens)
+        own = call.own_history
         if own != number:
-            self._learn_early(own, tokens)
+            if finished[own] == MOST_REQUESTS:
+                answers[own] += _LAST_WEIGHT * (tokens - answers[own])
+            else:
+                self._learn_early(own, tokens)
 
     def _learn_early(self, number: int, tokens: float) -> None:
         count = self.finished[number]
