@@ -161,8 +161,12 @@ def _move_queue(
 
 
 def _same_engine(known: Mapping[Any, Any], columns: Mapping[str, Any]) -> bool:
-    """Whether what was learned of an instance still holds for what it is now said to be."""
-    return all(known[key] == columns[key] for key in ("profile", "model", "learn_profile"))
+    """Whether what was learned of an instance still holds for what it is now said to be.
+
+    Its KV memory may change: how long a token takes does not depend on it.
+    """
+    before, after = ({**of["profile"], "kv_tokens": None} for of in (known, columns))
+    return before == after and all(known[key] == columns[key] for key in ("model", "learn_profile"))
 
 
 def _columns(spec: InstanceSpec) -> dict[str, Any]:

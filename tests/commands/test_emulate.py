@@ -14,8 +14,10 @@ from typing import Any
 
 import httpx
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from hexprefect.commands import emulate
+from hexprefect.errors import CallerMistake
 from hexprefect.instances.emulator.__main__ import emulator_parser
 from hexprefect.instances.profiles import default_profile
 from hexprefect.store import InstanceView, Store
@@ -71,6 +73,49 @@ def views(store: Store) -> dict[str, InstanceView]:
     return store.read(instance_views)
 
 
+POOLS = {
+    "a100": [
+        {
+            "name": "a100-0",
+            "url": "http://127.0.0.1:1",
+            "model": "m",
+            "profile": "a100@20",
+            "speaks": "vllm",
+            "slots": 8,
+            "admission_depth": 8,
+            "context_tokens": 4096,
+        }
+    ]
+}
+
+
+async def test_without_a_server_a_fleet_is_in_the_store_for_as_long_as_it_serves(
+    new_sqlite_url: str, open_store: Callable[..., Store], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(new_sqlite_url)
+    for _ in range(2):
+        with temporary_settings(restore_defaults={PREFECT_API_URL}):
+            async with emulate.entered(POOLS, store_url=new_sqlite_url):
+                view = views(store)["a100-0"]
+                assert (view.state, view.spec.pool) == ("alive", "")
+                assert view.profile == default_profile("a100@20")
+                assert "a100-0: entered in the store." in capsys.readouterr().err
+        assert views(store)["a100-0"].state == "draining"
+
+
+async def test_a_server_that_is_not_there_is_said_with_the_way_out(
+    new_sqlite_url: str, open_store: Callable[..., Store]
+) -> None:
+    with (
+        temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}),
+        pytest.raises(CallerMistake, match="--no-pools"),
+    ):
+        async with emulate.entered(POOLS, store_url=new_sqlite_url):
+            pytest.fail("it was entered")
+    assert views(open_store(new_sqlite_url)) == {}
+
+
+@pytest.mark.slow
 async def test_a_fleet_enters_the_store_and_leaves_it(
     new_sqlite_url: str, open_store: Callable[..., Store], tmp_path: Any
 ) -> None:
@@ -96,6 +141,7 @@ async def test_a_fleet_enters_the_store_and_leaves_it(
         assert {view.state for view in views(store).values()} == {"draining"}
 
 
+@pytest.mark.slow
 async def test_without_pools_and_without_a_store_the_fleet_just_runs(tmp_path: Any) -> None:
     environment = {
         "HEXPREFECT_STATE": str(tmp_path),

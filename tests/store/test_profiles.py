@@ -235,8 +235,10 @@ def test_a_request_without_known_lengths_teaches_nothing(recorded: Recorded) -> 
 def test_entering_the_same_description_again_keeps_what_was_learned(learnt: Recorded) -> None:
     learned = learnt.profile()
     spec = learnt.spec
-    for again in (spec, replace(spec, url="http://elsewhere", slots=8), spec):
+    more_memory = replace(spec, profile=replace(DESCRIBED, kv_tokens=90_000))
+    for again in (spec, replace(spec, url="http://elsewhere", slots=8), more_memory, spec):
         learnt.store.transact(lambda tx, again=again: move_instance.enter_instance(tx, again))
+        assert learnt.profile() == replace(learned, kv_tokens=again.profile.kv_tokens)
     learnt.store.transact(lambda tx: move_instance.synchronise(tx, [spec], pool=""))
     assert learnt.profile() == learned
     assert learnt.process.view("m").spec.profile == DESCRIBED
