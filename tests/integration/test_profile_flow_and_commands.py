@@ -212,6 +212,13 @@ def test_an_operator_pins_releases_and_resets(store: Store) -> None:
     ]
 
 
+def test_an_instance_added_by_hand_may_keep_its_described_profile(store: Store) -> None:
+    command(store, "add", "gpu-7", "--url", "http://gpu-7:8000", "--no-learn-profile")
+    assert command(store, "profile", "gpu-7")["learns"] is False
+    command(store, "add", "gpu-7", "--url", "http://gpu-7:8000")
+    assert command(store, "profile", "gpu-7")["learns"] is True
+
+
 def test_what_does_not_exist_is_the_callers_mistake(store: Store) -> None:
     ran = CliRunner().invoke(app, ["instances", "profile", "gpu-9", "--store", store.url])
     assert ran.exit_code == 2
