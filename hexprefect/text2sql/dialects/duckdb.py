@@ -77,7 +77,12 @@ class DuckDBAdapter:
         """Engine over the same file in the same locked configuration."""
         dialect = DuckDBCatalogue(dbapi=DuckDBCatalogue.import_dbapi())
         dialect.default_schema_name = DEFAULT_SCHEMA
-        pool = sqlalchemy.pool.NullPool(self._connect)  # type: ignore[arg-type]
+        # Nothing is begun, so that nothing is to be rolled back.
+        pool = sqlalchemy.pool.NullPool(
+            self._connect,  # type: ignore[arg-type]
+            dialect=dialect,
+            reset_on_return=None,
+        )
         return sqlalchemy.Engine(pool, dialect, sqlalchemy.make_url("duckdb://"))
 
     def visible_schemas(self, inspector: sqlalchemy.Inspector) -> tuple[str | None, ...]:
