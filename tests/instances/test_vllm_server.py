@@ -30,7 +30,7 @@ from hexprefect.instances.launched import (
 from hexprefect.instances.launched.log import last_lines, start_progress
 from hexprefect.instances.launched.server import GUARDIAN
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 KEY = SecretStr("sk-never-to-be-seen")
 STAND_IN = Path(__file__).with_name("stand_in_vllm.py")
 

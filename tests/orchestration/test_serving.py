@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from pydantic import SecretStr
 
@@ -40,7 +41,7 @@ from hexprefect.store.fleet import enter_instance, remove_instance, set_instance
 from hexprefect.store.views import instance_views
 
 STAND_IN = Path(__file__).parents[1] / "instances" / "stand_in_vllm.py"
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 NAME = "a100-launched-1"
 KEY = SecretStr("sk-never-to-be-seen")
 OPTIONS = ServingOptions(start_timeout_s=LIMIT_S, drain_s=LIMIT_S, restarts=0, lease_s=60.0)
@@ -127,6 +128,13 @@ class Bench:
         await until(look)
         if task is not None and task.done():
             task.result()
+
+    async def set_fault(self, fault: str) -> None:
+        """Of the emulator behind the stand-in."""
+        async with httpx.AsyncClient(trust_env=False, timeout=LIMIT_S) as http:
+            url = f"http://127.0.0.1:{self.launch.port}/emulator/fault"
+            answer = await http.post(url, json={"fault": fault})
+            assert answer.status_code == 200
 
     def view(self) -> InstanceView | None:
         return self.store.read(instance_views).get(NAME)
@@ -269,10 +277,11 @@ async def test_the_key_is_in_no_log_and_no_report(
 
 
 async def test_a_drain_waits_for_what_runs_however_often_it_is_cancelled(bench: Bench) -> None:
-    bench.environment["STAND_IN_SCALE"] = "20"
     serving = await bench.serving()
     async with other_instance(bench), queue_of(bench) as queue:
         bench.store.transact(lambda tx: set_instance_state(tx, "other", "dead"))
+        # So slow that it runs until the drain has been seen, however long that takes.
+        await bench.set_fault("slow:1000")
         running = asyncio.create_task(complete(queue, ask("Tell me at length", tokens=1500)))
         await until(lambda: (view := bench.view()) is not None and view.occupied == 1)
         for _ in range(5):
@@ -282,6 +291,7 @@ async def test_a_drain_waits_for_what_runs_however_often_it_is_cancelled(bench: 
         bench.store.transact(lambda tx: set_instance_state(tx, "other", "alive"))
         after = await complete(queue, ask())
         assert after.instance == "other", "what comes while it drains goes elsewhere"
+        await bench.set_fault("none")
         completion = await running
         assert (completion.instance, completion.attempt) == (NAME, 1)
         assert completion.output_tokens == 1500
