@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Mapping
 
+from hexprefect.errors import HexprefectError
 from hexprefect.instances.client import InstanceClient
 from hexprefect.instances.errors import InstanceError
 from hexprefect.instances.load import InstanceLoad
@@ -122,12 +123,14 @@ class ForeignLoad:
         return counted, after
 
     async def _told(self, name: str) -> InstanceLoad | None:
+        """What a server says; `None` where it says nothing that can be read."""
         try:
             endpoint = await self._directory.endpoint(name)
             load = await self._client.load(endpoint, timeout_s=LOOK_TIMEOUT_S)
-        except InstanceError as failure:
+        except (HexprefectError, ValueError) as failure:
             # Whether it lives is judged elsewhere: here it only says nothing.
-            if failure.kind == "rejected":
+            passes = isinstance(failure, InstanceError) and failure.kind != "rejected"
+            if not passes:
                 self._silent_until[name] = time.monotonic() + SILENT_FOR_S
             return None
         if load.running is None:

@@ -382,6 +382,7 @@ async def live_latencies(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_the_simulated_and_the_emulated_fleet_answer_as_fast(
     tmp_path: Path, open_store: Callable[..., Store], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -173,6 +173,32 @@ async def test_a_server_that_tells_nothing_harms_nobody(
     assert view(queue, "silent").foreign_seen_at is None
 
 
+@pytest.mark.parametrize("answer", [b'{"no": "metrics"}', b"# nothing\n"], ids=["JSON", "empty"])
+async def test_what_is_no_metrics_is_not_asked_for_again_soon(
+    queue: SharedQueue, look: Any, answer: bytes
+) -> None:
+    asked = 0
+
+    async def other_than_vllm(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.readuntil(b"\r\n\r\n")
+        length = f"content-length: {len(answer)}\r\nconnection: close\r\n\r\n"
+        writer.write(b"HTTP/1.1 200 OK\r\n" + length.encode() + answer)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(other_than_vllm, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        spec = InstanceSpec(
+            name="m", url=f"http://127.0.0.1:{port}", profile=LONG, slots=2, speaks="vllm"
+        )
+        queue.store.transact(lambda tx: enter_instance(tx, spec))
+        for _ in range(3):
+            assert await look() == {}
+    assert asked == 1
+
+
 async def test_the_queue_looks_by_itself(fleet: Any, new_queue: Any, eventually: Any) -> None:
     emulator = await fleet.start("m", LONG, slots=8)
     options = QueueOptions(shortest_timeout_s=10.0, look_every_s=0.1)
