@@ -17,6 +17,7 @@ from hexprefect.settings import state_folder
 from hexprefect.text2sql.access import Access
 from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.limits import Limits
+from hexprefect.text2sql.value_index import keep_indexes_in
 
 DEMO = "demo"
 BLOCK_PREFIX = "block:"
@@ -39,6 +40,7 @@ async def open_database(database: str, *, tenant: str, limits: Limits | None = N
         CallerMistake: there is no such database, it cannot be reached, or the tenant may not ask
             it.
     """
+    keep_indexes_in(state_folder() / "value-indexes")
     name = database.strip()
     if not _is_block(name):
         return await Database.connect(await database_url(name), limits=limits, tenant=tenant)

@@ -60,6 +60,7 @@ def restricted(schema: Schema, access: Access) -> Schema:
         schema.default_schema,
         vocabulary=schema.vocabulary,
         is_restricted=True,
+        identity=schema.identity,
     )
     return replace(
         visible,

@@ -97,6 +97,8 @@ class Schema:
     default_schema: str | None = None
     vocabulary: Vocabulary = NO_VOCABULARY
     is_restricted: bool = False
+    identity: str = ""
+    """Digest of which database this is and who reads it; empty when it is of no database."""
     _by_name: dict[str, Table] = field(init=False, repr=False, compare=False, default_factory=dict)
     _exact: dict[tuple[str | None, str], Table] = field(
         init=False, repr=False, compare=False, default_factory=dict

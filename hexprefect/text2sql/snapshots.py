@@ -7,6 +7,7 @@ before it is used again. Blocking: call it in a thread.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -103,7 +104,9 @@ class Snapshots:
             version = _version(adapter)
             known = self._kept.get(key)
             if known is None or refresh or not self._is_current(known, version):
-                known = Snapshot(version, reflect(adapter), self._clock())
+                identity = hashlib.sha256(key.encode()).hexdigest()[:32]
+                schema = replace(reflect(adapter), identity=identity)
+                known = Snapshot(version, schema, self._clock())
                 self.reflections += 1
             with self._lock:
                 self._kept[key] = known

@@ -15,7 +15,7 @@ from hexprefect.text2sql.names import quoted, words_of
 from hexprefect.text2sql.reflection import literal
 from hexprefect.text2sql.rendering import estimated_tokens, render_schema, render_table
 from hexprefect.text2sql.schema import Column, ForeignKey, Schema, Table
-from hexprefect.text2sql.values import value_index
+from hexprefect.text2sql.value_index import value_index
 
 
 async def test_tables_views_keys_and_samples_are_read(shop: Database) -> None:
