@@ -111,6 +111,11 @@ class Tables:
         self._prefixes: dict[Prefix, tuple[int, int]] = {}
         self._known: dict[int, QueryTable] = {}
 
+    @property
+    def size(self) -> int:
+        """Queries whose tables are kept."""
+        return len(self._known)
+
     def of(self, query: Query) -> QueryTable:
         """The table of a query, reckoned when it is first asked for."""
         known = self._known.get(id(query))
