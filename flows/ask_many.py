@@ -36,31 +36,25 @@ def run_name() -> str:
     description="Answer every question of a CSV file; what a run before has answered is kept.",
 )
 async def ask_many(
-    file: Annotated[
-        str,
-        Field(
-            min_length=1,
-            description="Path of a CSV file with a column question, and, where lines differ, "
-            "database, tenant, slo_s and evidence.",
-        ),
-    ],
-    database: Annotated[
-        str | None, Field(description="Where a line names none: as for text2sql/ask.")
-    ] = None,
-    tenant: Annotated[str, Field(description="Where a line names none.")] = "default",
-    slo_s: Annotated[
-        float | None, Field(gt=0, description="Seconds for each question, where a line has none.")
-    ] = None,
-    at_once: Annotated[int, Field(ge=1, le=256, description="Questions asked at once.")] = 8,
-    answers: Annotated[
-        str | None,
-        Field(description="File of the answers, JSON lines; FILE.answers.jsonl by default."),
-    ] = None,
-    ask_failed_again: Annotated[
-        bool, Field(description="Ask again what a run before could not answer.")
-    ] = True,
+    file: Annotated[str, Field(min_length=1, examples=["/data/questions.csv"])],
+    database: str | None = None,
+    tenant: str = "default",
+    slo_s: Annotated[float | None, Field(gt=0)] = None,
+    at_once: Annotated[int, Field(ge=1, le=256)] = 8,
+    answers: str | None = None,
+    ask_failed_again: bool = True,
 ) -> State[dict[str, Any]]:
     """Ask every question of a file.
+
+    Args:
+        file: Path of a CSV file with a column question and, where lines differ, database, tenant,
+            slo_s and evidence.
+        database: Where a line names none, as for text2sql/ask.
+        tenant: Where a line names none.
+        slo_s: Seconds until each answer is due, where a line names none.
+        at_once: Questions that are asked at the same time.
+        answers: File of the answers, JSON lines; FILE.answers.jsonl by default.
+        ask_failed_again: Ask again what a run before could not answer.
 
     Returns:
         Completed when every question has an answer; Completed with the name `Partial` when some

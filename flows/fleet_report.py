@@ -27,14 +27,14 @@ KEY = "fleet-report"
     description="Utilisation, queue delay, attainment by tenant and cost by stage, with plots.",
 )
 async def fleet_report(
-    hours: Annotated[
-        float, Field(gt=0, le=24 * 31, description="How far the report reaches back.")
-    ] = 24.0,
-    store_url: Annotated[
-        str | None, Field(description="URL of the store; HEXPREFECT_STORE when left out.")
-    ] = None,
+    hours: Annotated[float, Field(gt=0, le=24 * 31)] = 24.0,
+    store_url: str | None = None,
 ) -> State[dict[str, Any]]:
     """Report on the fleet.
+
+    Args:
+        hours: How far the report reaches back.
+        store_url: URL of the store; HEXPREFECT_STORE when left out.
 
     Returns:
         Completed with the figures; with the name `NothingToReport` when nothing ended meanwhile.

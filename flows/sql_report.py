@@ -39,27 +39,22 @@ def run_name() -> str:
     description="Answer the questions of a report file by a common deadline, and deliver them.",
 )
 async def sql_report(
-    report: Annotated[
-        str, Field(description="Path of a report's YAML file, or the name of a shipped one.")
-    ] = "shop_daily",
-    date: Annotated[
-        datetime.date | None,
-        Field(description="A night of the past; by default the one this run is scheduled for."),
-    ] = None,
-    parameters: Annotated[
-        dict[str, Any] | None,
-        Field(description="Values that replace those of the report file for this run."),
-    ] = None,
-    archive: Annotated[
-        str | None,
-        Field(description="Folder for documents and results; in the state folder by default."),
-    ] = None,
-    again: Annotated[
-        bool, Field(description="Run also what an earlier run of this night has answered.")
-    ] = False,
-    send: Annotated[bool, Field(description="Send it to the recipients of the file.")] = True,
+    report: Annotated[str, Field(min_length=1, examples=["shop_daily"])] = "shop_daily",
+    date: datetime.date | None = None,
+    parameters: dict[str, Any] | None = None,
+    archive: str | None = None,
+    again: bool = False,
+    send: bool = True,
 ) -> State[dict[str, Any]]:
     """Run a night of a report.
+
+    Args:
+        report: Path of a report's YAML file, or the name of a shipped one.
+        date: A night of the past; by default the one that this run is scheduled for.
+        parameters: Values that replace those of the report file for this run.
+        archive: Folder for documents and results; in the state folder by default.
+        again: Run also what an earlier run of this night has answered.
+        send: Send it to the recipients of the file.
 
     Running a night again runs only what failed, and sends the report again only when it says
     something else than before.

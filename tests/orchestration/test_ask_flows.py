@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 from prefect.exceptions import ParameterTypeError
+from prefect.utilities.callables import parameter_schema
 
 from hexprefect.flows.ask_many import ask_many
+from hexprefect.flows.fleet_report import fleet_report
+from hexprefect.flows.sql_report import sql_report
 from hexprefect.flows.text2sql import ask
 from hexprefect.instances.emulator import Computed, Emulator, Generation
 from hexprefect.instances.profiles import default_profile
+from hexprefect.orchestration.ask import SLO_CLASSES
 from hexprefect.store import InstanceSpec, tables
 from hexprefect.store.fleet import enter_instance
 from tests.orchestration.bench import Fleet
@@ -106,15 +110,23 @@ async def test_wrong_parameters_are_named(wrong: dict[str, Any], said: str) -> N
     assert said in str(caught.value)
 
 
-def test_the_form_in_the_ui_describes_every_parameter() -> None:
-    from prefect.utilities.callables import parameter_schema
+@pytest.mark.parametrize(
+    "flow", [ask, ask_many, sql_report, fleet_report], ids=lambda one: one.fn.__name__
+)
+def test_the_form_in_the_ui_describes_every_parameter(flow: Any) -> None:
+    """Prefect shows what the docstring says of a parameter, and not what its annotation says."""
+    properties = parameter_schema(flow.fn).model_dump()["properties"]
+    assert properties
+    assert {name for name, shown in properties.items() if not shown.get("description")} == set()
 
-    for flow in (ask, ask_many):
-        properties = parameter_schema(flow.fn).model_dump()["properties"]
-        assert all(shown.get("description") for shown in properties.values()), properties
-    schema = parameter_schema(ask.fn).model_dump()
-    assert "interactive" in json.dumps(schema["properties"]["slo_class"])
-    assert "demo" in json.dumps(schema["properties"]["database"])
+
+def test_the_form_names_the_classes_with_their_seconds_and_examples_of_databases() -> None:
+    properties = parameter_schema(ask.fn).model_dump()["properties"]
+    said = " ".join(properties["slo_class"]["description"].split())
+    for name, seconds in SLO_CLASSES.items():
+        assert f"{name} {seconds:.0f} s" in said
+        assert name in json.dumps(properties["slo_class"]["anyOf"])
+    assert "demo" in properties["database"]["examples"]
 
 
 async def test_a_file_of_questions_is_asked_and_gone_on_with(tmp_path: Path, fleet: Fleet) -> None:
