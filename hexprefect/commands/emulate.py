@@ -8,10 +8,11 @@ where no server is configured. When the fleet ends it is taken out again, and dr
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from hexprefect.commands.store import existing, url_of
@@ -47,20 +48,26 @@ def emulate(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if not options.cluster or options.no_pools:
         return serve(options)
+    # Loading Prefect takes seconds, in which nothing that listens already would answer.
+    from hexprefect.orchestration.pools_apply import read_templates
 
-    def announce(emulators: Sequence[Emulator]) -> Any:
-        return entered(described(emulators, options), store_url=options.store)
+    templates = frozenset(read_templates())
+
+    def announce(emulators: Sequence[Emulator]) -> AbstractAsyncContextManager[None]:
+        return entered(described(emulators, options, templates), store_url=options.store)
 
     return serve(options, announce=announce)
 
 
 def described(
-    emulators: Sequence[Emulator], options: argparse.Namespace
+    emulators: Sequence[Emulator], options: argparse.Namespace, templates: Collection[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Each pool's instances, as its variable `instances` lists them."""
-    from hexprefect.orchestration.pools_apply import read_templates
+    """Each pool's instances, as its variable `instances` lists them.
 
-    known = read_templates()
+    Args:
+        options: as of `emulator_parser`.
+        templates: the pools that there are templates of.
+    """
     pools: dict[str, list[dict[str, Any]]] = {}
     for emulator in emulators:
         hardware = emulator.profile.name
@@ -77,7 +84,7 @@ def described(
         }
         if API_KEY_VARIABLE in os.environ:
             instance["api_key_secret"] = f"env:{API_KEY_VARIABLE}"
-        pool = hardware if hardware in known else WITHOUT_TEMPLATE
+        pool = hardware if hardware in templates else WITHOUT_TEMPLATE
         pools.setdefault(pool, []).append(instance)
     return pools
 
@@ -97,7 +104,7 @@ async def entered(
     """
     from prefect.settings import PREFECT_API_URL
 
-    store = _open_store(store_url)
+    store = await asyncio.to_thread(_open_store, store_url)
     api_url = PREFECT_API_URL.value()
     names = [instance["name"] for instances in pools.values() for instance in instances]
     try:
@@ -107,7 +114,7 @@ async def entered(
                 await stack.enter_async_context(_in_pools(pools, store, api_url))
                 places.append(f"the work pools {', '.join(sorted(pools))} of {api_url}")
             elif store is not None:
-                stack.enter_context(_in_store(pools, store))
+                await stack.enter_async_context(_in_store(pools, store))
             if store is not None:
                 places.append("the store")
             if places:
@@ -117,7 +124,7 @@ async def entered(
             yield
     finally:
         if store is not None:
-            store.close()
+            await asyncio.to_thread(store.close)
 
 
 def _open_store(given: str | None) -> Store | None:
@@ -192,8 +199,8 @@ async def _synchronise(client: PrefectClient, store: Store | None) -> None:
         await synchronise_fleet(client, store)
 
 
-@contextmanager
-def _in_store(pools: dict[str, list[dict[str, Any]]], store: Store) -> Iterator[None]:
+@asynccontextmanager
+async def _in_store(pools: dict[str, list[dict[str, Any]]], store: Store) -> AsyncIterator[None]:
     """The fleet as instances of the store, without pools."""
     specs = [
         InstanceSpec(
@@ -220,11 +227,11 @@ def _in_store(pools: dict[str, list[dict[str, Any]]], store: Store) -> Iterator[
         for spec in specs:
             set_instance_state(tx, spec.name, "draining", reason="the emulated fleet has ended")
 
-    store.transact(enter)
+    await store.run(enter)
     try:
         yield
     finally:
-        store.transact(leave)
+        await store.run(leave)
 
 
 def _say(text: str) -> None:

@@ -174,7 +174,7 @@ def test_each_instance_is_described_for_the_pool_of_its_hardware(
     monkeypatch.setenv("HEXPREFECT_EMULATOR_API_KEY", "sk")
     options = emulator_parser().parse_args(["--cluster", "x", "--max-num-seqs", "64"])
     emulators: Any = [Listening("a100", 1), Listening("local-1-thread", 2)]
-    pools = emulate.described(emulators, options)
+    pools = emulate.described(emulators, options, {"a100", "local"})
     assert set(pools) == {"a100", "local"}
     assert pools["a100"] == [
         {
