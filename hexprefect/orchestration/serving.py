@@ -22,7 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from hexprefect.errors import HexprefectError
 from hexprefect.instances.client import InstanceClient
 from hexprefect.instances.endpoint import Endpoint
-from hexprefect.instances.errors import InstanceError
+from hexprefect.instances.errors import InstanceError, InstanceStartFailed
 from hexprefect.instances.launched import (
     ServerEnded,
     StartProgress,
@@ -203,9 +203,11 @@ class Serving:
             since = time.monotonic()
             try:
                 return await self._serve_once()
-            except ServerEnded as ended:
-                served_s = time.monotonic() - since
-                deaths = 1 if served_s > SETTLED_AFTER_S else deaths + 1
+            except (ServerEnded, InstanceStartFailed) as ended:
+                if isinstance(ended, InstanceStartFailed) and deaths == 0:
+                    raise  # it never served: starting it again would fail again
+                settled = time.monotonic() - since > SETTLED_AFTER_S
+                deaths = 1 if settled and isinstance(ended, ServerEnded) else deaths + 1
                 self._tell(state="dead", detail=ended.problem, deaths=self._report.deaths + 1)
                 if deaths > self._options.restarts:
                     raise
@@ -341,17 +343,22 @@ class Serving:
         """Return when neither we nor others run anything on it, or it no longer answers."""
         async with InstanceClient() as client:
             while True:
-                views = await self._store.read_async(instance_views)
-                view = views.get(self._instance.name)
                 try:
                     load = await client.load(endpoint)
                 except InstanceError:
                     return
                 theirs = (load.running or 0) + (load.waiting or 0)
-                if theirs == 0 and (view is None or view.occupied == 0):
+                if theirs == 0 and not await self._is_occupied():
                     return
                 self._tell(running=load.running or 0, waiting=load.waiting or 0)
                 await asyncio.sleep(PROBE_EVERY_S)
+
+    async def _is_occupied(self) -> bool:
+        """Whether the store knows of requests there; a store that is away holds nothing up."""
+        with contextlib.suppress(SQLAlchemyError):
+            view = (await self._store.read_async(instance_views)).get(self._instance.name)
+            return view is not None and view.occupied > 0
+        return False
 
     async def _set_state(self, state: InstanceState, reason: str) -> None:
         name = self._instance.name

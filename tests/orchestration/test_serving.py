@@ -355,6 +355,21 @@ async def test_a_server_that_died_is_started_again(bench: Bench) -> None:
     assert bench.reports[-1].deaths == 2
 
 
+async def test_a_server_that_does_not_come_up_again_is_started_as_often_as_allowed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hexprefect.orchestration.serving.RESTART_PAUSE_S", 0.01)
+    serving = await bench.serving(restarts=2)
+    await asyncio.to_thread(
+        Path(bench.launch.executable).write_text, "#!/bin/sh\necho no memory >&2\nexit 3\n"
+    )
+    os.kill(bench.pids()[0], signal.SIGKILL)
+    with pytest.raises(InstanceStartFailed, match=r"ended with status 3(.|\n)*no memory"):
+        await serving
+    assert bench.reports[-1].deaths == 3
+    assert bench.state()[0] == "dead"
+
+
 async def test_a_death_at_the_start_says_why_and_enters_nothing(bench: Bench) -> None:
     bench.environment["STAND_IN_FAILS"] = "memory"
     with pytest.raises(InstanceStartFailed, match="No available memory for the cache blocks"):
