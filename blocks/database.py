@@ -1,16 +1,44 @@
-"""`Text2SQLDatabase`: a database that may be asked, by whom, and in which words."""
+"""`Text2SQLDatabase`: a database that may be asked, by whom, how far, and in which words."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from prefect.blocks.core import Block
-from pydantic import Field, HttpUrl, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, Field, HttpUrl, SecretStr, field_validator, model_validator
 
 from hexprefect.blocks import logos
 from hexprefect.blocks.connection import check_url, try_connection
 from hexprefect.errors import CallerMistake
+
+if TYPE_CHECKING:
+    from hexprefect.text2sql.access import Access
+    from hexprefect.text2sql.schema import Vocabulary
+
+
+class VerifiedExample(BaseModel):
+    """A question with a statement that somebody who knows the database has verified."""
+
+    question: str = Field(min_length=1)
+    sql: str = Field(min_length=1)
+
+
+class TenantAccess(BaseModel):
+    """What one tenant may read, within what the block allows everybody."""
+
+    schemas: list[str] = Field(
+        default_factory=list, description="Schemas; empty for all that the block allows."
+    )
+    tables: list[str] = Field(
+        default_factory=list,
+        description="Tables and views, as schema.table or table; empty for all of the schemas. "
+        "A view that is named here may be read whatever it is made of.",
+    )
+    columns: dict[str, list[str]] = Field(
+        default_factory=dict,
+        description="For a table, the columns that may be read; other tables keep all.",
+    )
 
 
 class Text2SQLDatabase(Block):
@@ -53,10 +81,22 @@ class Text2SQLDatabase(Block):
         default_factory=dict,
         description="What words of the business mean, for example churned: no order for a year.",
     )
-    tenants: dict[str, list[str]] = Field(
+    examples: list[VerifiedExample] = Field(
+        default_factory=list,
+        description="Questions with verified statements; shown to the model as far as they fit.",
+    )
+    tables: list[str] = Field(
+        default_factory=list,
+        description="Tables and views that may be read, as schema.table or table; empty for all.",
+    )
+    columns: dict[str, list[str]] = Field(
         default_factory=dict,
-        description="Who may ask, and for each the schemas it may read (empty: all allowed ones); "
-        "without any entry everybody may ask.",
+        description="For a table, the columns that may be read; other tables keep all.",
+    )
+    tenants: dict[str, list[str] | TenantAccess] = Field(
+        default_factory=dict,
+        description="Who may ask, and for each the schemas it may read (empty: all allowed ones), "
+        "or schemas, tables and columns; without any entry everybody may ask.",
     )
 
     @field_validator("url")
@@ -71,8 +111,9 @@ class Text2SQLDatabase(Block):
         if (self.url is None) == (self.connector is None):
             raise ValueError("Give either `url` or `connector`, and not both.")
         allowed = set(self.schemas)
-        for tenant, schemas in self.tenants.items():
-            if beyond := sorted(set(schemas) - allowed) if allowed else []:
+        for tenant in self.tenants:
+            schemas = set(self._of_tenant(tenant).schemas)
+            if beyond := sorted(schemas - allowed) if allowed else []:
                 raise ValueError(
                     f"The tenant {tenant!r} may read {', '.join(beyond)}, which `schemas` does not "
                     "allow."
@@ -85,12 +126,38 @@ class Text2SQLDatabase(Block):
         Raises:
             CallerMistake: the tenant may not ask this database.
         """
-        if self.tenants and tenant not in self.tenants:
-            raise CallerMistake(
-                f"The tenant {tenant!r} may not ask the database {self._name()!r}.",
-                remedy="Add it to the block's `tenants`.",
-            )
-        return tuple(self.tenants.get(tenant) or self.schemas)
+        return tuple(self._of_tenant(tenant).schemas or self.schemas)
+
+    def access_for(self, tenant: str) -> tuple[Access, ...]:
+        """What a tenant may read: what the block allows, and of that what the tenant may.
+
+        Raises:
+            CallerMistake: the tenant may not ask this database.
+        """
+        from hexprefect.text2sql.access import Access
+
+        own = self._of_tenant(tenant)
+        return (
+            Access(
+                schemas=tuple(self.schemas),
+                tables=tuple(self.tables),
+                columns=_frozen(self.columns),
+            ),
+            Access(
+                schemas=tuple(own.schemas) or None,
+                tables=tuple(own.tables),
+                columns=_frozen(own.columns),
+            ),
+        )
+
+    def vocabulary(self) -> Vocabulary:
+        """Glossary and verified examples, as the prompts show them."""
+        from hexprefect.text2sql.schema import Example, Vocabulary
+
+        return Vocabulary(
+            glossary=tuple(self.glossary.items()),
+            examples=tuple(Example(item.question, item.sql) for item in self.examples),
+        )
 
     def get_url(self) -> SecretStr:
         """The SQLAlchemy URL, password included, also when it comes from a connector block.
@@ -125,12 +192,23 @@ class Text2SQLDatabase(Block):
         Raises:
             CallerMistake: the database does not answer; with the reason and without the password.
         """
-        return try_connection("database", self.get_url())
+        return _try(self.get_url())
 
     async def atest_connection(self) -> str:
         """`test_connection` without blocking the event loop."""
         url = await self.aget_url()
-        return await asyncio.to_thread(try_connection, "database", url)
+        return await asyncio.to_thread(_try, url)
+
+    def _of_tenant(self, tenant: str) -> TenantAccess:
+        if not self.tenants:
+            return TenantAccess()
+        if tenant not in self.tenants:
+            raise CallerMistake(
+                f"The tenant {tenant!r} may not ask the database {self._name()!r}.",
+                remedy="Add it to the block's `tenants`.",
+            )
+        found = self.tenants[tenant]
+        return found if isinstance(found, TenantAccess) else TenantAccess(schemas=found)
 
     def _name(self) -> str:
         return self._block_document_name or "unnamed"
@@ -141,6 +219,22 @@ class Text2SQLDatabase(Block):
             f"{self.connector!r}, which does not exist.",
             remedy="Create that block, or give a URL.",
         )
+
+
+def _try(url: SecretStr) -> str:
+    """SQLAlchemy knows most databases; DuckDB only through our own adapter."""
+    from hexprefect.text2sql.dialects.registry import adapter_for
+
+    text = url.get_secret_value()
+    if not text.startswith("duckdb"):
+        return try_connection("database", url)
+    adapter = adapter_for(text)
+    adapter.open().close()
+    return adapter.dialect
+
+
+def _frozen(columns: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
+    return {table: tuple(names) for table, names in columns.items()}
 
 
 def _connector_class() -> Any:

@@ -11,7 +11,7 @@ from prefect.states import Completed, Failed
 from pydantic import Field
 
 from hexprefect.orchestration.artifacts import ProgressArtifact, create_answer_artifacts
-from hexprefect.orchestration.ask import Question, ask_in_flow
+from hexprefect.orchestration.ask import SLO_CLASSES, Question, SloClass, ask_in_flow
 from hexprefect.orchestration.databases import shown_database
 from hexprefect.orchestration.task_runner import HexgenTaskRunner
 
@@ -32,31 +32,38 @@ def run_name() -> str:
     description="Answer one question about a database with checked, read-only SQL.",
 )
 async def ask(
-    question: Annotated[
-        str, Field(min_length=1, max_length=4000, description="In plain words, in any language.")
-    ],
+    question: Annotated[str, Field(min_length=1, max_length=4000)],
     database: Annotated[
         str,
         Field(
             min_length=1,
-            description="A Text2SQLDatabase block, env:VARIABLE, or a URL without a password.",
+            examples=["demo", "block:shop", "env:SHOP_URL", "sqlite:////data/shop.sqlite"],
         ),
     ],
-    tenant: Annotated[str, Field(description="Whose question it is.")] = "default",
-    slo_s: Annotated[
-        float | None, Field(gt=0, description="Seconds until the answer is due.")
-    ] = None,
-    evidence: Annotated[
-        str, Field(max_length=8000, description="What else is known about the words in it.")
-    ] = "",
+    tenant: str = "default",
+    slo_s: Annotated[float | None, Field(gt=0)] = None,
+    evidence: Annotated[str, Field(max_length=8000)] = "",
+    slo_class: SloClass | None = None,
 ) -> State[dict[str, Any]]:
     """Answer one question.
+
+    Args:
+        question: In plain words, in any language.
+        database: A Text2SQLDatabase block by its name, env:VARIABLE, a URL without a password, or
+            demo for the shop that is shipped.
+        tenant: Whose question it is.
+        slo_s: Seconds until the answer is due; goes before the class.
+        evidence: What else is known about the words in the question.
+        slo_class: How soon the answer is due: interactive 30 s, standard 120 s, relaxed 600 s,
+            batch 3600 s. Without a class and seconds, what the deployment has.
 
     Returns:
         A state whose result is the answer record: Completed with SQL and rows, or Failed with a
         reason that a person understands.
     """
     await tag_flow_run(f"tenant:{tenant}", f"database:{shown_database(database)}")
+    if slo_s is None and slo_class is not None:
+        slo_s = SLO_CLASSES[slo_class]
     progress = ProgressArtifact()
     record = await ask_in_flow(
         Question(

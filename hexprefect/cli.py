@@ -5,9 +5,12 @@ from __future__ import annotations
 import typer
 
 from hexprefect import __version__
-from hexprefect.commands import fleet, pools, queries, store
+from hexprefect.commands import automations, fleet, pools, queries, reports, store
 from hexprefect.commands.ask import ask_command
 from hexprefect.commands.demo import demo_command, up_command
+from hexprefect.commands.metrics import metrics_command
+from hexprefect.commands.profiles import learn_command, profile_command
+from hexprefect.commands.top import top_command
 from hexprefect.simulator.command_line import reproduce, simulate, tune
 
 app = typer.Typer(
@@ -20,13 +23,19 @@ app = typer.Typer(
 app.command("ask")(ask_command)
 app.command("demo")(demo_command)
 app.command("up")(up_command)
+app.command("top")(top_command)
+app.command("metrics")(metrics_command)
 app.command("simulate")(simulate)
 app.command("tune")(tune)
 app.command("reproduce")(reproduce)
+fleet.instances.command("profile")(profile_command)
+fleet.instances.command("learn")(learn_command)
 app.add_typer(queries.app, name="queries")
 app.add_typer(fleet.instances, name="instances")
 app.add_typer(fleet.tenants, name="tenants")
 app.add_typer(pools.app, name="pools")
+app.add_typer(reports.app, name="reports")
+app.add_typer(automations.app, name="automations")
 app.add_typer(store.app, name="store")
 
 
@@ -37,7 +46,7 @@ app.add_typer(store.app, name="store")
 )
 def emulate(context: typer.Context) -> None:
     """Run emulated vLLM instances, for tests and trials without GPUs. See `emulate --help`."""
-    from hexprefect.instances.emulator.__main__ import main as serve
+    from hexprefect.commands.emulate import emulate as serve
 
     raise typer.Exit(serve(context.args))
 

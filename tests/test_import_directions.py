@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "instances": {"scheduling", "completion", "errors", "settings"},
     "queue": {"store", "instances", "scheduling", "completion", "errors", "settings"},
     "text2sql": {"scheduling", "completion", "errors"},
+    "reports": {"text2sql", "errors"},
     # The profiles are facts about instances, and simulate them, too.
     "simulator": {"scheduling", "errors", "instances.profiles"},
 }
@@ -41,6 +42,7 @@ FOREIGN: dict[str, set[str]] = {
     "store": {"prefect", "httpx"},
     "queue": {"prefect"},
     "simulator": {"prefect", "httpx"},
+    "reports": {"prefect", "httpx"},
 }
 """Packages that a room must do without."""
 
@@ -125,6 +127,8 @@ def test_the_rooms_that_are_held_exist() -> None:
         ("queue", "from hexprefect.orchestration.llm_task import llm_task"),
         ("text2sql", "from hexprefect.queue import Query"),
         ("text2sql", "from prefect import flow"),
+        ("reports", "from hexprefect.store import Store"),
+        ("reports", "from prefect import flow"),
         ("simulator", "from hexprefect.store import Store"),
         ("simulator", "from hexprefect.instances.client import InstanceClient"),
         ("orchestration", "from hexprefect.cli import main"),

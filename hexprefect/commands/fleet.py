@@ -47,7 +47,9 @@ def list_instances(store: StoreUrl = None, as_json: Json = False) -> None:
     if as_json:
         print_json({"instances": [_record(view) for view in views.values()]})
         return
-    table = Table("instance", "pool", "state", "running", "waiting", "backlog", "model", "reason")
+    table = Table(
+        *("instance", "pool", "state", "running", "waiting", "backlog", "others", "model", "reason")
+    )
     for view in views.values():
         capacity = view.spec.admission_depth or view.spec.slots
         table.add_row(
@@ -57,6 +59,7 @@ def list_instances(store: StoreUrl = None, as_json: Json = False) -> None:
             f"{view.occupied}/{capacity}",
             str(view.waiting),
             f"{view.backlog_s:.1f} s",
+            str(view.foreign_running + view.foreign_waiting or ""),
             view.spec.model,
             view.reason or "",
         )
@@ -80,6 +83,12 @@ def add_instance(
     api_key: Annotated[
         str | None, typer.Option(help="Name of a Prefect Secret block, or env:VARIABLE.")
     ] = None,
+    learn_profile: Annotated[
+        bool,
+        typer.Option(
+            "--learn-profile/--no-learn-profile", help="Correct the profile by what finishes."
+        ),
+    ] = True,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
@@ -96,6 +105,7 @@ def add_instance(
             context_tokens=context,
             speaks=_dialect(speaks),
             api_key_block=api_key,
+            learn_profile=learn_profile,
         )
         changed = opened.transact(lambda tx: move_fleet.enter_instance(tx, spec))
     _say(as_json, instance=name, changed=changed, message="entered" if changed else "unchanged")

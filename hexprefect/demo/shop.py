@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import uuid
 from contextlib import closing
 from datetime import date, datetime
 from decimal import Decimal
@@ -28,8 +29,8 @@ def build_shop(path: str | os.PathLike[str], seed: int = 7) -> Path:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.building")
-    draft.unlink(missing_ok=True)
+    # The first questions of a busy worker come together, each in a thread.
+    draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}.building")
     try:
         with closing(sqlite3.connect(draft)) as connection:
             connection.execute("PRAGMA journal_mode = OFF")

@@ -25,6 +25,7 @@ _INPUT_TOKENS = re.compile(
     r"|\((\d+) in the messages|request \((\d+) tokens\)|requested (\d+) tokens"
 )
 _MESSAGE_LIMIT = 600
+_SHEDDING = ("cannot accept new requests", "backlog limit", "queue")
 
 
 def error_for(endpoint: Endpoint, status: int, body: bytes) -> InstanceError:
@@ -115,7 +116,9 @@ def _message(details: Mapping[str, Any], body: bytes) -> str:
 
 
 def _sheds_load(details: Mapping[str, Any]) -> bool:
-    return "queue" in str(details.get("message", "")).lower()
+    """Whether a 503 means "not now" (vLLM's `--max-num-queued-reqs`) and no dead engine."""
+    message = str(details.get("message", "")).lower()
+    return any(words in message for words in _SHEDDING)
 
 
 def _found(pattern: re.Pattern[str], text: str) -> int | None:

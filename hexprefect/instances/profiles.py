@@ -6,6 +6,7 @@ The numbers are data with their sources, in `profiles.json`.
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -28,21 +29,33 @@ def hardware_names() -> tuple[str, ...]:
 def default_profile(hardware: str) -> Profile:
     """The profile of `hardware`, for example `a100` or `local-2-threads`.
 
+    `a100@20` is an emulated one that lives 20 times faster.
+
     Raises:
         CallerMistake: there is none.
     """
     facts = _facts()
-    values = facts["profiles"].get(hardware.lower())
-    if values is None:
+    known, _, speed_text = hardware.lower().partition("@")
+    values = facts["profiles"].get(known)
+    speed = _speed(speed_text or "1")
+    if values is None or speed is None:
         raise CallerMistake(
             f"There is no profile of the hardware {hardware!r}.",
             remedy=f"There are: {', '.join(hardware_names())}.",
         )
     return Profile(
         name=hardware.lower(),
-        fixed_s=values["c"],
-        input_s_per_token=values["a"],
-        output_s_per_token=values["b"],
+        fixed_s=values["c"] / speed,
+        input_s_per_token=values["a"] / speed,
+        output_s_per_token=values["b"] / speed,
         batch_growth=values.get("batch_growth", facts["batching"]["batch_growth"]),
         kv_tokens=values["kv_tokens"],
     )
+
+
+def _speed(text: str) -> float | None:
+    try:
+        speed = float(text)
+    except ValueError:
+        return None
+    return speed if 0.0 < speed < math.inf else None

@@ -26,6 +26,7 @@ def empty_record(
         "types": [],
         "rows": [],
         "truncated": False,
+        "confidence": None,
         "stages": [],
         "elapsed_s": 0.0,
         "slo_s": slo_s,

@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from prefect.logging import get_run_logger
 
 from hexprefect.completion import Complete, Completion, Prompt
 from hexprefect.errors import CallerMistake, HexprefectError
+from hexprefect.observability.tracing import end_query_span, query_span, traced
 from hexprefect.orchestration.answer_record import AnswerRecord, empty_record, failed
 from hexprefect.orchestration.background_loop import background_loop
-from hexprefect.orchestration.databases import database_url, shown_database
+from hexprefect.orchestration.databases import open_database, shown_database
+from hexprefect.orchestration.events import query_ended
 from hexprefect.orchestration.flow_query import describe_query, end_query
 from hexprefect.orchestration.future import HexgenFuture
 from hexprefect.orchestration.llm_task import LlmTask, current_request, llm_task
+from hexprefect.orchestration.observer import observe_store
 from hexprefect.queue import Query
 from hexprefect.settings import settings
 from hexprefect.store.queries import check_slo
 from hexprefect.store.values import UnknownTenant
 from hexprefect.store.views import decisions_of, query_record, stage_records
-from hexprefect.text2sql import AgentOptions, Answer, Database, Progress, answer
+from hexprefect.text2sql import AgentOptions, Answer, Progress, answer
+from hexprefect.text2sql.candidates import candidates_that_ran
+from hexprefect.text2sql.judging import cluster_by_rows
 from hexprefect.text2sql.workflow import TEXT2SQL_WORKFLOW
 
 OnProgress = Callable[[Progress], None]
+
+SloClass = Literal["interactive", "standard", "relaxed", "batch"]
+
+SLO_CLASSES: Mapping[SloClass, float] = {
+    "interactive": 30.0,
+    "standard": 120.0,
+    "relaxed": 600.0,
+    "batch": 3600.0,
+}
+"""Seconds until an answer is due, for people who would rather not count them."""
 
 LLM_RETRIES = 1
 """A call whose instance answered nonsense is tried once more; a failed instance is left anyway."""
@@ -64,8 +80,19 @@ async def ask_in_flow(asked: Question, *, on_progress: OnProgress | None = None)
         The answer record, also when there is no answer: then `state` is `failed` and `error` says
         why, and `error_kind` whose turn it is (`caller` or `no_answer`).
     """
+    with query_span(
+        question=asked.question, database=shown_database(asked.database), tenant=asked.tenant
+    ) as span:
+        record = await _ask(asked, on_progress)
+        end_query_span(span, record)
+    query_ended(record)
+    return record
+
+
+async def _ask(asked: Question, on_progress: OnProgress | None) -> AnswerRecord:
     try:
         query = await _register(asked)
+        observe_store(query.store)
     except (CallerMistake, UnknownTenant) as mistake:
         return failed(_record(asked, None), str(mistake), "caller")
     record = _record(asked, query)
@@ -92,7 +119,6 @@ async def _register(asked: Question) -> Query:
 
 
 async def _answer(asked: Question, query: Query, on_progress: OnProgress | None) -> Answer:
-    url = await database_url(asked.database)
     logger = get_run_logger()
 
     def tell(progress: Progress) -> None:
@@ -100,12 +126,12 @@ async def _answer(asked: Question, query: Query, on_progress: OnProgress | None)
         if on_progress is not None:
             on_progress(progress)
 
-    database = await Database.connect(url)
+    database = await open_database(asked.database, tenant=asked.tenant)
     async with database:
         return await answer(
             asked.question,
             database=database,
-            complete=completer(query),
+            complete=traced(completer(query)),
             options=asked.options or AgentOptions(schema_token_budget=settings().schema_tokens),
             evidence=asked.evidence,
             time_left=query.time_left_s,
@@ -158,10 +184,50 @@ def _with_reply(record: AnswerRecord, reply: Answer) -> AnswerRecord:
         "types": list(reply.types),
         "rows": [list(row) for row in reply.rows],
         "truncated": reply.truncated,
+        "confidence": confidence_of(reply),
         "dropped_work": list(reply.dropped_work),
         "warnings": list(reply.warnings),
     }
     return replied if reply.state == "answered" else failed(replied, reply.reason, "no_answer")
+
+
+def confidence_of(reply: Answer) -> float | None:
+    """The fraction of the candidates that gave the answer's rows; None without an answer."""
+    if reply.state != "answered":
+        return None
+    for cluster in cluster_by_rows(candidates_that_ran(reply.candidates)):
+        if any(candidate.sql == reply.sql for candidate in cluster.candidates):
+            return round(len(cluster.candidates) / len(reply.candidates), 3)
+    return None
+
+
+def stages_with_scores(
+    stages: list[dict[str, Any]], decisions: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Each LLM call with its last dispatch: why it was made, and the score of every instance."""
+    last = {decision["request_id"]: decision for decision in decisions}
+
+    def dispatch_of(request_id: str) -> dict[str, Any] | None:
+        decision = last.get(request_id)
+        if decision is None:
+            return None
+        chosen = decision["record"]
+        return {
+            "why": decision["why"],
+            "alpha": chosen.alpha,
+            "scores": [
+                {
+                    "instance": score.instance,
+                    "completion_s": round(score.completion_s, 4),
+                    "queue_delay_s": round(score.queue_delay_s, 4),
+                    # The paper's form scores an idle instance with infinity, which is not JSON.
+                    "score": round(score.score, 4) if math.isfinite(score.score) else None,
+                }
+                for score in chosen.scores
+            ],
+        }
+
+    return [{**stage, "dispatch": dispatch_of(stage["request_id"])} for stage in stages]
 
 
 async def _end(query: Query, record: AnswerRecord) -> AnswerRecord:
@@ -170,7 +236,7 @@ async def _end(query: Query, record: AnswerRecord) -> AnswerRecord:
     decisions = await store.read_async(lambda connection: decisions_of(connection, query.id))
     ended = store.now()
     record.update(
-        stages=stage_records(stored),
+        stages=stages_with_scores(stage_records(stored), decisions),
         elapsed_s=round(ended - stored["arrived_at"], 3),
         slo_s=stored["slo_s"],
         met_slo=record["state"] == "answered" and ended <= stored["deadline"],

@@ -14,6 +14,10 @@ from sqlalchemy.exc import ArgumentError
 from hexprefect.demo.shop import build_shop
 from hexprefect.errors import CallerMistake
 from hexprefect.settings import state_folder
+from hexprefect.text2sql.access import Access
+from hexprefect.text2sql.database import Database
+from hexprefect.text2sql.limits import Limits
+from hexprefect.text2sql.value_index import keep_indexes_in
 
 DEMO = "demo"
 BLOCK_PREFIX = "block:"
@@ -21,8 +25,41 @@ ENVIRONMENT_PREFIX = "env:"
 BLOCK_TYPE = "hexprefect-text2sql-database"
 
 
+async def open_database(database: str, *, tenant: str, limits: Limits | None = None) -> Database:
+    """Open what the `database` parameter of a flow names, as this tenant may read it.
+
+    A block says who may ask, what each may read, and what its words mean; a URL, a variable and the
+    demo shop say nothing of it, and leave it to the account that they name.
+
+    Args:
+        database: as for `database_url`.
+        tenant: who asks; recorded with every statement that is refused.
+        limits: bounds on every statement.
+
+    Raises:
+        CallerMistake: there is no such database, it cannot be reached, or the tenant may not ask
+            it.
+    """
+    keep_indexes_in(state_folder() / "value-indexes")
+    name = database.strip()
+    if not _is_block(name):
+        return await Database.connect(await database_url(name), limits=limits, tenant=tenant)
+    block = await _block(name.removeprefix(BLOCK_PREFIX))
+    access: tuple[Access, ...] = block.access_for(tenant)
+    url: SecretStr = await block.aget_url()
+    return await Database.connect(
+        url.get_secret_value(),
+        limits=limits,
+        tenant=tenant,
+        access=access,
+        vocabulary=block.vocabulary(),
+    )
+
+
 async def database_url(database: str) -> str:
-    """The URL behind the `database` parameter of a flow.
+    """The URL behind the `database` parameter of a flow, for what needs no more than the URL.
+
+    Questions are asked through `open_database`, which also holds a tenant to what it may read.
 
     Parameters are kept by Prefect and shown in its UI, so that a URL with a password is refused
     there: a `Text2SQLDatabase` block keeps it encrypted, an environment variable out of sight.
@@ -45,19 +82,18 @@ async def database_url(database: str) -> str:
                 remedy="Set it where the flow runs, or give a URL or a block.",
             )
         return os.environ[name]
-    if "://" in database or database.startswith("sqlite:"):
+    if _is_url(database):
         return _without_password(database)
-    return await _url_of_block(database.removeprefix(BLOCK_PREFIX))
+    block = await _block(database.removeprefix(BLOCK_PREFIX))
+    url: SecretStr = await block.aget_url()
+    return url.get_secret_value()
 
 
 def demo_database_url() -> str:
     """The shipped shop, as a file in the state folder; written when it is first asked for."""
     path = state_folder() / "shop.sqlite"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}")
-        build_shop(partial)
-        partial.replace(path)
+        build_shop(path)
     return f"sqlite:///{path}"
 
 
@@ -94,14 +130,23 @@ def _without_password(url: str) -> str:
     return url
 
 
-async def _url_of_block(name: str) -> str:
+def _is_url(database: str) -> bool:
+    return "://" in database or database.startswith("sqlite:")
+
+
+def _is_block(database: str) -> bool:
+    """Whatever is nothing else."""
+    return (
+        database != DEMO and not database.startswith(ENVIRONMENT_PREFIX) and not _is_url(database)
+    )
+
+
+async def _block(name: str) -> Any:
     try:
-        block: Any = await Block.aload(f"{BLOCK_TYPE}/{name}")
+        return await Block.aload(f"{BLOCK_TYPE}/{name}")
     except ValueError as error:
         raise CallerMistake(
             f"There is no database {name!r}.",
             remedy="Give a URL such as sqlite:////absolute/path.sqlite, "
             "or create a Text2SQLDatabase block of this name.",
         ) from error
-    url: SecretStr = await block.aget_url()
-    return url.get_secret_value()

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 from prefect.client.orchestration import PrefectClient
 from sqlalchemy import select
 
 from hexprefect.instances.profiles import default_profile
 from hexprefect.orchestration.pools import PoolInstance, PoolMistake, read_pool_instances
+from hexprefect.orchestration.serving_lease import is_served
 from hexprefect.store import InstanceSpec, Store, tables
-from hexprefect.store.fleet import set_instance_state, synchronise
+from hexprefect.store.fleet import paused_reason, set_instance_state, synchronise
 from hexprefect.store.transaction import Transaction
+from hexprefect.store.views import instance_views
+
+NOT_SERVED = "no flow run serves it any more"
 
 
 def spec_of_pool_instance(instance: PoolInstance) -> InstanceSpec:
@@ -27,6 +32,7 @@ def spec_of_pool_instance(instance: PoolInstance) -> InstanceSpec:
         admission_depth=instance.admission_depth,
         api_key_block=instance.api_key_secret,
         context_tokens=instance.context_tokens,
+        learn_profile=instance.learn_profile,
     )
 
 
@@ -34,7 +40,8 @@ async def synchronise_fleet(client: PrefectClient, store: Store) -> tuple[str, .
     """Read the pools and make the store's fleet agree; counts from the next dispatch on.
 
     Instances of a paused pool drain; those of pools that are gone drain, too. Instances that were
-    entered without a pool are left alone.
+    entered without a pool are left alone. Launched ones enter and leave with the flow run that
+    serves them; one whose flow run is gone without a word is dead.
 
     Returns:
         The names of the instances that changed.
@@ -58,15 +65,40 @@ async def synchronise_fleet(client: PrefectClient, store: Store) -> tuple[str, .
         unreadable = {mistake.pool for mistake in mistakes}
         for pool in sorted({*known.all(), *by_pool} - unreadable):
             members = by_pool.get(pool, [])
-            changed += synchronise(tx, map(spec_of_pool_instance, members), pool=pool)
+            attached = [member for member in members if member.launch is None]
+            launched = _launched(tx, [member.name for member in members if member.launch])
+            specs = [*map(spec_of_pool_instance, attached), *launched]
+            paused = any(member.paused for member in members)
+            changed += synchronise(tx, specs, pool=pool, paused=paused)
             for member in members:
-                if member.paused:
-                    set_instance_state(
-                        tx, member.name, "draining", reason=f"work pool {pool} is paused"
-                    )
+                load = tx.instances.get(member.name)
+                if load is None or not member.paused:
+                    continue
+                if load.serves if member.launch else load.state != "draining":
+                    set_instance_state(tx, member.name, "draining", reason=paused_reason(pool))
+                    changed.append(member.name)
         return tuple(changed)
 
     changed = await store.run(apply)
     if mistakes:
         raise mistakes[0]
     return changed
+
+
+def _launched(tx: Transaction, names: Iterable[str]) -> list[InstanceSpec]:
+    """The launched instances of a pool that are to be what the pool says: in it, paused or not.
+
+    They are as the store has them: on which machine one listens, its flow run alone knows. One that
+    drains because that flow run, or an operator, says so is left to do it.
+    """
+    views = instance_views(tx.connection)
+    found: list[InstanceSpec] = []
+    for name in names:
+        view = views.get(name)
+        if view is None:
+            continue
+        if view.state in ("alive", "suspect") and not is_served(tx.connection, name, now=tx.now):
+            set_instance_state(tx, name, "dead", reason=NOT_SERVED)
+        if view.state != "draining" or (view.reason or "").startswith(("work pool", "no longer")):
+            found.append(view.spec)
+    return found

@@ -57,6 +57,7 @@ class InstanceVariables(BaseModel):
     admission_depth: int | None = Field(default=None, ge=1)
     context_tokens: int | None = Field(default=None, ge=1)
     api_key_secret: str | None = None
+    learn_profile: bool | None = None
 
     @field_validator("url")
     @classmethod
@@ -82,6 +83,8 @@ class LaunchVariables(BaseModel):
     max_num_seqs: int | None = Field(default=None, ge=1)
     max_model_len: int | None = Field(default=None, ge=1)
     extra_arguments: tuple[str, ...] = ()
+    executable: str = Field(default="vllm", min_length=1)
+    environment: dict[str, str] = Field(default_factory=dict)
 
 
 class PoolVariables(BaseModel):
@@ -98,6 +101,7 @@ class PoolVariables(BaseModel):
     admission_depth: int | None = Field(default=None, ge=1)
     context_tokens: int | None = Field(default=None, ge=1)
     api_key_secret: str | None = None
+    learn_profile: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,10 @@ class VllmLaunch:
     max_num_seqs: int
     max_model_len: int | None
     extra_arguments: tuple[str, ...]
+    executable: str
+    """Name or path of vLLM's command on the machine of the pool's worker."""
+    environment: Mapping[str, str]
+    """Variables of the server's environment beside the worker's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +143,8 @@ class PoolInstance:
     api_key_secret: str | None = None
     """Where the key is kept: a Secret block's name, or `env:VARIABLE`."""
     api_key: SecretStr | None = None
+    learn_profile: bool = True
+    """Whether finished requests may correct its hardware's profile."""
     launch: VllmLaunch | None = None
     """How to start it; `None` where it runs already (an attached URL)."""
 
@@ -239,8 +249,17 @@ async def _instances_of(
         (instance, None) for instance in variables.instances
     ]
     launched = [
-        (InstanceVariables(url=f"http://{launch.host}:{launch.port}", model=launch.model), launch)
-        for launch in _launches(pool.name, variables)
+        (
+            InstanceVariables(
+                url=f"http://{launch.host}:{launch.port}",
+                # One name for all servers of a pool, wherever each has the model from.
+                model=variables.model or launch.model,
+                # Of their own count: attaching a server must not rename those that run.
+                name=f"{pool.name}-launched-{replica}",
+            ),
+            launch,
+        )
+        for replica, launch in enumerate(_launches(pool.name, variables), start=1)
     ]
     instances = []
     for number, (given, launch) in enumerate([*attached, *launched], start=1):
@@ -264,6 +283,9 @@ async def _instances_of(
                 or variables.context_tokens,
                 api_key_secret=secret,
                 api_key=await _secret(pool.name, secret, client, secrets) if secret else None,
+                learn_profile=(
+                    variables.learn_profile if given.learn_profile is None else given.learn_profile
+                ),
                 launch=launch,
             )
         )
@@ -288,6 +310,8 @@ def _launches(pool: str, variables: PoolVariables) -> list[VllmLaunch]:
             max_num_seqs=given.max_num_seqs or variables.slots,
             max_model_len=given.max_model_len,
             extra_arguments=given.extra_arguments,
+            executable=given.executable,
+            environment=given.environment,
         )
         for offset in range(given.replicas)
     ]
@@ -326,6 +350,9 @@ def _refuse_duplicates(pool: str, instances: Sequence[PoolInstance]) -> None:
     for instance in instances:
         if (other := by_name.setdefault(instance.name, instance)) is not instance:
             same = f"has the name {instance.name!r}"
+        elif instance.launch is not None:
+            # It listens on the machine of its worker: the same address there is another server.
+            continue
         elif (other := by_url.setdefault(instance.url, instance)) is not instance:
             same = f"is the same server as {instance.name!r}"
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -32,7 +32,11 @@ class PoolChange:
 
 
 async def apply_pools(
-    client: PrefectClient, directory: Path | None = None, *, dry_run: bool = False
+    client: PrefectClient,
+    directory: Path | None = None,
+    *,
+    only: Collection[str] | None = None,
+    dry_run: bool = False,
 ) -> tuple[PoolChange, ...]:
     """Make the pools match the templates; applying twice changes nothing the second time.
 
@@ -43,6 +47,7 @@ async def apply_pools(
     Args:
         client: of the Prefect API to change.
         directory: of the templates; by default those shipped with the project.
+        only: names of the pools to create or update; all of the directory's when left out.
         dry_run: only tell what would change.
 
     Raises:
@@ -50,6 +55,8 @@ async def apply_pools(
     """
     changes = []
     for name, wanted in read_templates(directory).items():
+        if only is not None and name not in only:
+            continue
         try:
             pool = await client.read_work_pool(name)
         except ObjectNotFound:

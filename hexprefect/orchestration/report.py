@@ -1,209 +1,161 @@
-"""A report: several questions and pinned statements with one common deadline, and one document."""
+"""One night of a report: run its items, write its files, and keep what the next night needs."""
 
 from __future__ import annotations
 
 import asyncio
+import datetime
+import hashlib
+import json
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from hexprefect.errors import HexprefectError
+from hexprefect.orchestration.databases import open_database, shown_database
+from hexprefect.reports.archive import Archive, NightFolder
+from hexprefect.reports.due import Due, due
+from hexprefect.reports.file import Report
+from hexprefect.reports.outcome import ReportOutcome
+from hexprefect.reports.parameters import parameters_of
+from hexprefect.reports.running import AskQuestion, Night, Ran, all_failed, run_items
+from hexprefect.reports.writing import Written, write_report
+from hexprefect.settings import state_folder
+from hexprefect.text2sql import Database, Limits
 
-from hexprefect.errors import CallerMistake, HexprefectError
-from hexprefect.text2sql import Database, Rows
-
-MOST_ROWS_SHOWN = 30
-"""Rows of one item in the document; the flow run of a question has them all."""
-
-AskQuestion = Callable[["ReportItem", float], Awaitable[dict[str, Any]]]
-"""Answers an item's question within so many seconds; gives the answer record."""
-
-
-class ReportItem(BaseModel):
-    """One question, or one pinned statement."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
-
-    title: Annotated[str, Field(min_length=1, max_length=200)]
-    question: Annotated[str | None, Field(min_length=1, max_length=4000)] = None
-    sql: Annotated[str | None, Field(min_length=1)] = None
-    evidence: str = ""
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> ReportItem:
-        if (self.question is None) == (self.sql is None):
-            raise ValueError(f"item {self.title!r} needs either a question or sql, and not both")
-        return self
+OpenDatabase = Callable[[Report], Awaitable[Database]]
 
 
-class ReportFile(BaseModel):
-    """A report as its YAML file describes it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which night of a report, and how."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
-
-    title: Annotated[str, Field(min_length=1, max_length=200)]
-    database: Annotated[str, Field(min_length=1)]
-    tenant: str = "default"
-    ready_in_s: Annotated[float, Field(gt=0)] = 3600.0
-    """Seconds from the run's start until everything is due: the common deadline of all items."""
-    at_once: Annotated[int, Field(ge=1, le=64)] = 4
-    """Items that run at the same time."""
-    items: Annotated[tuple[ReportItem, ...], Field(min_length=1)]
+    report: Report
+    scheduled_at: float
+    """Epoch seconds for which the run was scheduled."""
+    date: datetime.date | None = None
+    """A night of the past; by default the one that the run was scheduled for."""
+    parameters: Mapping[str, Any] | None = None
+    archive: str | Path | None = None
+    """Folder of all reports; one in the state folder by default."""
+    again: bool = False
+    """Run also what an earlier run of the night has answered."""
 
 
 @dataclass(frozen=True, slots=True)
-class ItemOutcome:
-    """What became of one item."""
+class Finished:
+    """A night that has been run."""
 
-    item: ReportItem
-    state: Literal["answered", "failed"]
-    took_s: float
-    sql: str | None = None
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[Any, ...], ...] = ()
-    truncated: bool = False
-    reason: str | None = None
-    flow_run_id: str | None = None
+    written: Written
+    folder: NightFolder
+    digest: str
+    """Of what the document says: equal for runs of a night that brought the same."""
 
-
-def read_report(path: str | Path) -> ReportFile:
-    """Read and check a report file.
-
-    Raises:
-        CallerMistake: when it is missing, not YAML, or says something that makes no sense; the
-            message names the file and the place.
-    """
-    file = Path(path)
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CallerMistake(
-            f"The report {file} cannot be read: {error.strerror}.", remedy="Check its path."
-        ) from error
-    except yaml.YAMLError as error:
-        raise CallerMistake(f"The report {file} is not YAML: {error}.") from error
-    try:
-        return ReportFile.model_validate(content)
-    except ValidationError as error:
-        places = "; ".join(
-            f"{'.'.join(map(str, entry['loc'])) or 'file'}: {entry['msg']}"
-            for entry in error.errors()
-        )
-        raise CallerMistake(f"The report {file} cannot be used: {places}.") from error
+    @property
+    def outcome(self) -> ReportOutcome:
+        """What became of it."""
+        return self.written.outcome
 
 
-async def run_report(
-    report: ReportFile, *, database: Database, ask: AskQuestion
-) -> tuple[ItemOutcome, ...]:
-    """Run every item; one that fails takes no other down.
+def archive_folder(given: str | Path | None = None) -> Path:
+    """Where reports are archived: as given, or in the state folder."""
+    return Path(given).expanduser() if given else state_folder() / "reports"
+
+
+async def run_night(
+    wanted: Wanted, ask: AskQuestion, *, opened_by: OpenDatabase | None = None
+) -> Finished:
+    """Run a night, or what an earlier run of it has left undone.
 
     Args:
-        database: where pinned statements run; through the same guard as the model's.
-        ask: runs a question as a query of its own.
+        wanted: the report and the night.
+        ask: answers a question as a query of its own.
+        opened_by: opens the database; by default the one that the report names.
+
+    Raises:
+        CallerMistake: a parameter makes no sense, or the night is being run already.
     """
-    started = time.monotonic()
-    at_once = asyncio.Semaphore(report.at_once)
-
-    async def run(item: ReportItem) -> ItemOutcome:
-        async with at_once:
-            began = time.monotonic()
-            # Late is better than never: an item that begins after the deadline gets one second.
-            left_s = max(1.0, report.ready_in_s - (began - started))
-            try:
-                if item.sql is not None:
-                    return _pinned(item, await database.execute(item.sql), began)
-                return _asked(item, await ask(item, left_s), began)
-            except HexprefectError as error:
-                took_s = time.monotonic() - began
-                return ItemOutcome(item, "failed", took_s, sql=item.sql, reason=str(error))
-
-    return tuple(await asyncio.gather(*(run(item) for item in report.items)))
-
-
-def report_markdown(report: ReportFile, outcomes: tuple[ItemOutcome, ...]) -> str:
-    """The whole report as markdown, with what failed said first."""
-    failed = [outcome for outcome in outcomes if outcome.state == "failed"]
-    lines = [f"# {markdown_text(report.title)}", ""]
-    if failed:
-        lines += [
-            f"**Partial: {len(failed)} of {len(outcomes)} items failed:** "
-            + ", ".join(markdown_text(outcome.item.title) for outcome in failed)
-            + ".",
-            "",
-        ]
-    for outcome in outcomes:
-        lines += [f"## {markdown_text(outcome.item.title)}", ""]
-        if outcome.item.question:
-            lines += [f"*{markdown_text(outcome.item.question)}*", ""]
-        if outcome.state == "failed":
-            lines += [f"**Failed:** {markdown_text(outcome.reason or '')}", ""]
-            continue
-        lines += [*_markdown_table(outcome), ""]
-        lines += ["```sql", (outcome.sql or "").replace("```", "` ` `"), "```", ""]
-    return "\n".join(lines)
+    report = wanted.report
+    started_at = time.time()
+    when = due(report, scheduled_at=wanted.scheduled_at, started_at=started_at, date=wanted.date)
+    archive = Archive.of(archive_folder(wanted.archive), report.name or "report")
+    folder = archive.night(when.date)
+    parameters = parameters_of(report, date=when.date, given=wanted.parameters)
+    with folder.locked():
+        earlier = archive.before(when.date)
+        night = Night(
+            report=report,
+            date=when.date,
+            parameters=parameters,
+            due_at=when.items_due_at,
+            pins=archive.pins(),
+            before={} if earlier is None else {item.key: item for item in earlier.items},
+            before_date="" if earlier is None else earlier.date,
+            kept={} if wanted.again else folder.kept_items(),
+        )
+        ran = await _run(night, ask, opened_by or _open_database, folder)
+        archive.keep_pins(ran.pins)
+        outcome = _outcome(night, ran, when, started_at, folder.outcome())
+        written = await asyncio.to_thread(write_report, report, outcome, folder)
+        folder.keep_outcome(written.outcome)
+    return Finished(written, folder, digest_of(written.outcome))
 
 
-def summary_rows(outcomes: tuple[ItemOutcome, ...]) -> list[dict[str, Any]]:
-    """One row for each item."""
-    return [
-        {
-            "item": outcome.item.title,
-            "state": outcome.state,
-            "rows": len(outcome.rows) if outcome.state == "answered" else None,
-            "seconds": round(outcome.took_s, 1),
-            "pinned": outcome.item.sql is not None,
-            "reason": outcome.reason,
-            "flow run": outcome.flow_run_id,
-        }
-        for outcome in outcomes
-    ]
+def digest_of(outcome: ReportOutcome) -> str:
+    """Of what a report says, without the times that it took."""
+    record = outcome.as_record()
+    for name in ("started_at", "ended_at", "due_at"):
+        record.pop(name)
+    for item in record["items"]:
+        item.pop("took_s")
+        item.pop("flow_run_id")
+    text = json.dumps(record, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def markdown_text(text: str) -> str:
-    """Text of people, models and databases inside markdown: never markup."""
-    escaped = text.replace("\\", "\\\\")
-    for character in "`*_[]<>#|!":
-        escaped = escaped.replace(character, f"\\{character}")
-    return " ".join(escaped.split())
+async def _run(night: Night, ask: AskQuestion, opened_by: OpenDatabase, folder: NightFolder) -> Ran:
+    try:
+        async with asyncio.timeout(max(1.0, night.time_left_s())):
+            database = await opened_by(night.report)
+    except HexprefectError as error:
+        return all_failed(night, str(error))
+    except TimeoutError:
+        return all_failed(night, "The database had not answered when the report was due.")
+    async with database:
+        return await run_items(night, database=database, ask=ask, on_outcome=folder.keep_item)
 
 
-def _pinned(item: ReportItem, rows: Rows, began: float) -> ItemOutcome:
-    return ItemOutcome(
-        item,
-        "answered",
-        time.monotonic() - began,
-        sql=item.sql,
-        columns=rows.columns,
-        rows=rows.rows,
-        truncated=rows.truncated,
+async def _open_database(report: Report) -> Database:
+    limits = Limits(
+        timeout_s=report.statement_timeout_s,
+        max_rows=report.max_rows,
+        max_bytes=64_000_000,
+        connections=report.at_once,
     )
+    return await open_database(report.database, tenant=report.tenant, limits=limits)
 
 
-def _asked(item: ReportItem, record: dict[str, Any], began: float) -> ItemOutcome:
-    return ItemOutcome(
-        item,
-        "answered" if record["state"] == "answered" else "failed",
-        time.monotonic() - began,
-        sql=record["sql"],
-        columns=tuple(record["columns"]),
-        rows=tuple(tuple(row) for row in record["rows"]),
-        truncated=record["truncated"],
-        reason=record["error"],
-        flow_run_id=record["flow_run_id"],
+def _outcome(
+    night: Night, ran: Ran, when: Due, started_at: float, earlier: ReportOutcome | None
+) -> ReportOutcome:
+    outcome = ReportOutcome(
+        name=night.report.name or "report",
+        title=night.parameters.text(night.report.title),
+        database=shown_database(night.report.database),
+        date=when.date.isoformat(),
+        timezone=night.report.timezone,
+        due_at=when.due_at,
+        started_at=started_at,
+        ended_at=time.time(),
+        items=ran.outcomes,
     )
-
-
-def _markdown_table(outcome: ItemOutcome) -> list[str]:
-    if not outcome.columns:
-        return ["No columns."]
-    header = " | ".join(markdown_text(column) for column in outcome.columns)
-    lines = [f"| {header} |", f"|{' --- |' * len(outcome.columns)}"]
-    for row in outcome.rows[:MOST_ROWS_SHOWN]:
-        cells = ("NULL" if value is None else markdown_text(str(value)) for value in row)
-        lines.append(f"| {' | '.join(cells)} |")
-    if len(outcome.rows) > MOST_ROWS_SHOWN or outcome.truncated:
-        lines += ["", f"The first {min(len(outcome.rows), MOST_ROWS_SHOWN)} rows."]
-    return lines
+    if earlier is not None and digest_of(earlier) == digest_of(outcome):
+        # Nothing is new: the report stays the one that was ready then.
+        return replace(
+            outcome,
+            due_at=earlier.due_at,
+            started_at=earlier.started_at,
+            ended_at=earlier.ended_at,
+        )
+    return outcome

@@ -26,6 +26,7 @@ from hexprefect.orchestration.prefect_internals import (
     uuid7,
     visit_collection,
 )
+from hexprefect.orchestration.task_ends import remember_end
 from hexprefect.orchestration.task_engine import CANCELLED
 
 
@@ -106,6 +107,7 @@ class Job:
 
     def end(self, state: State[Any]) -> None:
         """The engine has ended, in this state."""
+        remember_end(self.task_run_id, state)
         with contextlib.suppress(concurrent.futures.InvalidStateError):
             self.done.set_result(state)
 

@@ -82,6 +82,7 @@ class HexgenTaskRunner(TaskRunner[Any]):
         """In the order of their submission, until they have ended."""
         self._jobs_lock = threading.Lock()
         self._stopping = False
+        self._left = False
         self._threads: ThreadPoolExecutor | None = None
 
     @property
@@ -108,6 +109,7 @@ class HexgenTaskRunner(TaskRunner[Any]):
 
     def __enter__(self) -> HexgenTaskRunner:
         super().__enter__()
+        self._left = False
         options, defaults = self._options, settings()
         self.flow_query = FlowQuery(
             options["store"] or defaults.store.get_secret_value(),
@@ -124,7 +126,23 @@ class HexgenTaskRunner(TaskRunner[Any]):
         return self
 
     def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
-        goes_well = exc_value is None and (
+        self.leave(exc_value)
+        super().__exit__(exc_type, exc_value, traceback)
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """End with the flow run: wait for its tasks if it went well, else cancel them.
+
+        It blocks, and only its first call does anything: whoever must not block calls it in a
+        thread before the context ends.
+
+        Args:
+            error: what the flow has raised, if anything.
+        """
+        threads = self._threads
+        if threads is None or self._left:
+            return
+        self._left = True
+        goes_well = error is None and (
             self.flow_query is None or self.flow_query.flow_run_goes_well
         )
         # A flow inside an asynchronous task: waiting would stop the loop that it waits for.
@@ -140,14 +158,12 @@ class HexgenTaskRunner(TaskRunner[Any]):
         if not nested:
             self._wait_for_jobs(None if goes_well else CANCEL_TIMEOUT_S)
         if self.flow_query is not None and self.flow_query.is_registered:
-            ending = background_loop().run(self._end_query(self.flow_query, exc_value))
+            ending = background_loop().run(self._end_query(self.flow_query, error))
             if not nested:
                 with contextlib.suppress(concurrent.futures.TimeoutError):
                     ending.result(CANCEL_TIMEOUT_S)
-        if self._threads is not None:
-            self._threads.shutdown(wait=goes_well and not nested, cancel_futures=True)
-            self._threads = None
-        super().__exit__(exc_type, exc_value, traceback)
+        self._threads = None
+        threads.shutdown(wait=goes_well and not nested, cancel_futures=True)
 
     def cancel_all(self) -> None:
         """Cancel what this flow run has submitted and has not ended, and what it submits later.

@@ -11,19 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import anyio
 import anyio.abc
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterId,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
-from prefect.client.schemas.objects import StateType
 from prefect.exceptions import InfrastructureNotAvailable, ObjectNotFound
 from prefect.flows import Flow
 from prefect.settings import (
@@ -36,13 +29,16 @@ from prefect.workers.base import BaseVariables, BaseWorker
 
 from hexprefect.orchestration.worker_configuration import HexgenJobConfiguration, HexgenWorkerResult
 from hexprefect.orchestration.worker_ending import RunEnder
-from hexprefect.orchestration.worker_engine import RunControl, mark_suspended
+from hexprefect.orchestration.worker_engine import RunControl
 from hexprefect.orchestration.worker_events import follow_pool
 from hexprefect.orchestration.worker_fleet import keep_fleet
 from hexprefect.orchestration.worker_flows import FlowCache
 from hexprefect.orchestration.worker_loop import FlowLoop
 from hexprefect.orchestration.worker_recovery import Owner, Recovery
+from hexprefect.orchestration.worker_services import Services
 from hexprefect.orchestration.worker_settings import HexgenWorkerSettings
+from hexprefect.orchestration.worker_supervision import Supervision
+from hexprefect.orchestration.worker_task_runs import EndedFlowRuns
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
@@ -114,7 +110,11 @@ class HexgenWorker(BaseWorker[HexgenJobConfiguration, BaseVariables, HexgenWorke
             max_recoveries=self._options.max_recoveries,
         )
         self._ender_or_none: RunEnder | None = None
-        self._services: list[asyncio.Task[None]] = []
+        self._supervision_or_none: Supervision | None = None
+        self._services = Services(self._logger)
+        self._ended = EndedFlowRuns()
+        self._doubtful = False
+        """A run has left this process of which the server may not know the end."""
         self._polling = asyncio.Lock()
         self._wake = asyncio.Event()
         self._draining = False
@@ -144,25 +144,29 @@ class HexgenWorker(BaseWorker[HexgenJobConfiguration, BaseVariables, HexgenWorke
             interrupt=self._flow_loop.interrupt,
             cancel_seconds=self._options.cancel_seconds,
         )
+        self._supervision_or_none = Supervision(
+            self.client,
+            active=self._active,
+            ender=self._ender,
+            services=self._services,
+            logger=self._logger,
+        )
         for service in (
-            self._keep_beating,
-            self._follow_events,
-            self._poll_when_woken,
-            self._poll_for_cancelled,
-            self._recover_orphans,
-            self._flow_loop.watch,
+            self._keep_beating(),
+            self._follow_events(),
+            self._poll_when_woken(),
+            self._supervision.poll(every_s=self._options.cancel_poll_seconds),
+            self._recover_orphans(),
+            self._flow_loop.watch(),
+            keep_fleet(self.client, self._logger),
         ):
-            self._services.append(asyncio.create_task(service()))
-        self._services.append(asyncio.create_task(keep_fleet(self.client, self._logger)))
+            self._services.start(service)
 
     async def teardown(self, *exc_info: Any) -> None:
         """Let running flow runs finish for a while, reschedule the rest, and disconnect."""
         with anyio.CancelScope(shield=True):
             await self._drain()
-            for service in self._services:
-                service.cancel()
-            await asyncio.gather(*self._services, return_exceptions=True)
-            self._services.clear()
+            await self._services.stop()
         try:
             await super().teardown(*exc_info)
         finally:
@@ -222,7 +226,8 @@ class HexgenWorker(BaseWorker[HexgenJobConfiguration, BaseVariables, HexgenWorke
 
     async def _give_worker_labels_to_flow_run(self, flow_run_id: UUID) -> None:
         """Label the run beside its start, which does not wait for it."""
-        self._start_soon(self._quietly(super()._give_worker_labels_to_flow_run(flow_run_id)))
+        labels = super()._give_worker_labels_to_flow_run(flow_run_id)
+        self._services.start(self._services.quietly(labels))
 
     async def run(
         self,
@@ -234,7 +239,9 @@ class HexgenWorker(BaseWorker[HexgenJobConfiguration, BaseVariables, HexgenWorke
 
         Raises:
             FlowNotLoadable: its code cannot be imported; the run is then marked Crashed.
+            JobVariablesNotHonoured: it wants another process than this; likewise.
         """
+        configuration.check()
         if self._owner is None or self._flow_loop is None:
             raise RuntimeError("The worker is not set up; use it as an async context manager.")
         control = RunControl(flow_run)
@@ -251,6 +258,8 @@ class HexgenWorker(BaseWorker[HexgenJobConfiguration, BaseVariables, HexgenWorke
             await self._execute(self._flow_loop, flow, control)
         finally:
             del self._active[flow_run.id]
+            self._ended.add(flow_run.id)
+            self._doubtful = self._doubtful or not control.has_been_told
             # A slot is free: the next one need not wait for the next poll.
             self._wake.set()
         return HexgenWorkerResult(identifier=self._owner.text, status_code=0)
@@ -303,26 +312,20 @@ class HexgenWorker(BaseWorker[HexgenJobConfiguration, BaseVariables, HexgenWorke
             raise InfrastructureNotAvailable(f"The flow run is not here, but {infrastructure_pid}.")
         await self._ender.stop(control, "cancel")
 
-    def _cancel(self, flow_run_id: UUID) -> None:
-        control = self._active.get(flow_run_id)
-        if control is not None and control.ending is None:
-            self._start_soon(self._ender.stop(control, "cancel"))
+    @property
+    def _supervision(self) -> Supervision:
+        if self._supervision_or_none is None:
+            raise RuntimeError("The worker is not set up; use it as an async context manager.")
+        return self._supervision_or_none
 
     # --- services -----------------------------------------------------------------------------
-
-    def _start_soon(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(coroutine)
-        self._services.append(task)
-        task.add_done_callback(
-            lambda ended: self._services.remove(ended) if ended in self._services else None
-        )
 
     async def _keep_beating(self) -> None:
         """Heartbeats beside Prefect's own, which end when a worker stops and has runs to finish."""
         while True:
             await asyncio.sleep(self.heartbeat_interval_seconds)
             if self._owner is not None:
-                await self._quietly(
+                await self._services.quietly(
                     self.client.send_worker_heartbeat(
                         self._work_pool_name, self.name, self.heartbeat_interval_seconds
                     )
@@ -335,79 +338,37 @@ class HexgenWorker(BaseWorker[HexgenJobConfiguration, BaseVariables, HexgenWorke
             self._work_pool.id,
             logger=self._logger,
             on_scheduled=self._wake.set,
-            on_cancelling=self._cancel,
-            on_suspended=lambda run: (
-                self._start_soon(self._suspend(run)) if run in self._active else None
-            ),
+            on_cancelling=self._supervision.cancel,
+            on_suspended=self._supervision.suspend,
         )
-
-    async def _suspend(self, flow_run_id: UUID) -> None:
-        # Events may be old; what counts is what the server says now.
-        flow_run = await self.client.read_flow_run(flow_run_id)
-        state = flow_run.state
-        if state is not None and state.is_paused() and state.name == "Suspended":
-            mark_suspended(flow_run_id, state)
 
     async def _poll_when_woken(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            await self._quietly(self.get_and_submit_flow_runs())
+            await self._services.quietly(self.get_and_submit_flow_runs())
             # The event of a state may arrive a moment before the state can be read.
             await asyncio.sleep(_SECOND_LOOK_S)
             if not self._wake.is_set():
-                await self._quietly(self.get_and_submit_flow_runs())
-
-    async def _poll_for_cancelled(self) -> None:
-        while True:
-            await asyncio.sleep(self._options.cancel_poll_seconds)
-            if self._active:
-                await self._quietly(self._find_cancelled())
-
-    async def _find_cancelled(self) -> None:
-        found = await self.client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(
-                id=FlowRunFilterId(any_=list(self._active)),
-                state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CANCELLING])),
-            )
-        )
-        for flow_run in found:
-            self._cancel(flow_run.id)
+                await self._services.quietly(self.get_and_submit_flow_runs())
 
     async def _recover_orphans(self) -> None:
         while True:
             if self._owner is not None and self._work_pool is not None:
-                await self._quietly(self._recover_once(self._owner))
+                await self._services.quietly(self._recover_once(self._owner))
+                await self._services.quietly(self._ended.look(self.client, running=self._active))
             await asyncio.sleep(self._options.recovery_seconds)
 
     async def _recover_once(self, me: Owner) -> None:
-        if await self._recovery.search(
-            self.client, me=me, mine={*self._active, *self._submitting_flow_run_ids}
-        ):
-            self._wake.set()
-        await self._give_up_stolen(me)
+        def mine() -> set[UUID]:
+            return {*self._active, *self._submitting_flow_run_ids}
 
-    async def _give_up_stolen(self, me: Owner) -> None:
-        """Stop runs that others have taken because this worker looked dead: theirs is the truth."""
-        if not self._active:
-            return
-        found = await self.client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=list(self._active)))
-        )
-        for flow_run in found:
-            control = self._active.get(flow_run.id)
-            if (
-                control is not None
-                and control.done is not None
-                and control.ending is None
-                and flow_run.infrastructure_pid not in (None, me.text)
-            ):
-                self._logger.warning("Flow run %r was given to another worker.", flow_run.name)
-                self._start_soon(self._ender.stop(control, "release"))
-
-    async def _quietly(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run one round of a service; a server that is away for a while ends none of them."""
+        doubtful, self._doubtful = self._doubtful, False
         try:
-            await work
-        except Exception as error:
-            self._logger.warning("%s: %s", type(error).__name__, error)
+            found = await self._recovery.search(self.client, me=me, mine=mine, doubtful=doubtful)
+        except BaseException:
+            self._doubtful = self._doubtful or doubtful
+            raise
+        if found:
+            self._wake.set()
+        await self._supervision.give_up_stolen(me)

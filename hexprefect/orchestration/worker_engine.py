@@ -9,11 +9,14 @@ This is the only module of the worker that touches private parts of Prefect.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from asyncio import Future, Task
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 from uuid import UUID
 
@@ -22,13 +25,22 @@ from prefect._flow_run_suspension import (
     mark_flow_run_suspension_requested,
     register_flow_run_suspension_request,
 )
+from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun, State
+from prefect.context import FlowRunContext
 from prefect.exceptions import Abort, Pause
 from prefect.flow_engine import AsyncFlowRunEngine, FlowRunEngine
 from prefect.flows import Flow
 from prefect.results import ResultStore
 from prefect.states import Cancelled, Cancelling
-from prefect.utilities.callables import get_call_parameters, parameters_to_args_kwargs
+from prefect.utilities.callables import (
+    call_with_parameters,
+    get_call_parameters,
+    parameters_to_args_kwargs,
+)
+
+from hexprefect.orchestration.background_loop import background_loop
+from hexprefect.orchestration.task_job import futures_in
 
 Ending = Literal["cancel", "reschedule", "release"]
 """Why a run is stopped from outside: a person cancelled it, this worker shuts down, or the run has
@@ -65,6 +77,17 @@ class RunControl:
     def name(self) -> str:
         return self.flow_run.name
 
+    @property
+    def has_been_told(self) -> bool:
+        """Whether the server knows what became of the run, or the worker is about to tell it."""
+        if self.ending is not None:
+            return True
+        done = self.done
+        if done is None or not done.done() or done.cancelled() or done.exception() is not None:
+            return False
+        state = done.result()
+        return state is not None and not (state.is_running() or state.is_pending())
+
 
 class RunInterrupted(BaseException):
     """Raised inside the thread of a sync flow to stop it; flows must not catch it."""
@@ -85,7 +108,7 @@ async def run_async_flow(flow: Flow[..., Any], control: RunControl) -> State[Any
         async with engine.start():
             while engine.is_running():
                 async with engine.run_context():
-                    await engine.call_flow_fn()  # type: ignore[unused-coroutine]
+                    await engine.call_flow_fn()
     except (Abort, Pause):
         pass
     # Also SystemExit: out of this task it would end the loop of every other flow run.
@@ -144,8 +167,39 @@ class InProcessAsyncEngine(AsyncFlowRunEngine[Any, Any]):
         with register_flow_run_suspension_request(self.control.flow_run_id, request):
             yield request
 
+    @asynccontextmanager
+    async def setup_run_context(self, client: PrefectClient | None = None) -> AsyncIterator[None]:
+        """As Prefect's; the task runner is left in a thread, because its leaving waits for tasks.
+
+        On the loop it would hold up all other flow runs.
+        """
+        async with super().setup_run_context(client):
+            error: BaseException | None = None
+            try:
+                yield
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                await _leave_task_runner(error)
+
+    async def call_flow_fn(self) -> Any:
+        """Run the flow's function; one that is a generator to its end, as nobody asks for items."""
+        called: Any = call_with_parameters(self.flow.fn, self.parameters or {})
+        if self.flow.isgenerator:
+            result = None
+            async for _ in called:
+                pass
+        else:
+            result = await called
+        await self.handle_success(result)
+        return result
+
     async def handle_success(self, result: Any) -> Any:
         if self.control.ending in (None, "reschedule"):
+            for future in futures_in(result):
+                # Prefect's engine blocks for the futures that a flow returns.
+                await _in_thread(future.wait)
             return await super().handle_success(result)
         await self._wind_down(None)
         return result
@@ -196,6 +250,16 @@ class InProcessSyncEngine(FlowRunEngine[Any, Any]):
         with register_flow_run_suspension_request(self.control.flow_run_id, request):
             yield request
 
+    def call_flow_fn(self) -> Any:
+        """Run the flow's function; one that is a generator to its end, as nobody asks for items."""
+        if not self.flow.isgenerator:
+            return super().call_flow_fn()
+        items: Any = call_with_parameters(self.flow.fn, self.parameters or {})
+        for _ in items:
+            pass
+        self.handle_success(None)
+        return None
+
     def handle_success(self, result: Any) -> Any:
         if self.control.ending in (None, "reschedule"):
             return super().handle_success(result)
@@ -237,3 +301,22 @@ def _leave(engine: InProcessAsyncEngine | InProcessSyncEngine, exc: BaseExceptio
         engine.flow_run.state = Cancelled(message="Interrupted by the worker.")
     if exc is not None:
         engine._raised = exc  # type: ignore[assignment]
+
+
+async def _leave_task_runner(error: BaseException | None) -> None:
+    """Do what leaving the flow run's task runner waits for; then there is nothing left to wait for.
+
+    Ours waits for, or cancels, what the flow did not await. Prefect's own cancel it.
+    """
+    context = FlowRunContext.get()
+    runner: Any = context.task_runner if context is not None else None
+    if (leave := getattr(runner, "leave", None)) is not None:
+        await _in_thread(leave, error)
+    elif (cancel_all := getattr(runner, "cancel_all", None)) is not None:
+        await _in_thread(cancel_all)
+
+
+async def _in_thread(work: Callable[..., Any], *arguments: Any) -> None:
+    # Not in the loop's few threads: this may take as long as somebody's tasks do.
+    call = partial(copy_context().run, work, *arguments)
+    await asyncio.wrap_future(background_loop().threads.submit(call))

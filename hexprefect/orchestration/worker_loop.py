@@ -24,7 +24,6 @@ from prefect.context import AsyncClientContext
 from prefect.flows import Flow
 from prefect.logging.loggers import flow_run_logger
 
-from hexprefect.errors import HexprefectError
 from hexprefect.orchestration.worker_engine import (
     RunControl,
     RunInterrupted,
@@ -82,16 +81,7 @@ class FlowLoop:
         await asyncio.to_thread(self._thread.join, _STOP_LIMIT_S)
 
     def run(self, flow: Flow[..., Any], control: RunControl) -> asyncio.Future[State[Any] | None]:
-        """Start a flow run; the future ends when the run has ended, also if it was interrupted.
-
-        Raises:
-            HexprefectError: the flow is a generator, which needs a caller to iterate it.
-        """
-        if flow.isgenerator:
-            raise HexprefectError(
-                f"The flow {flow.name!r} is a generator, which a hexgen worker cannot run.",
-                remedy="Return a list from it, or deploy it to a `process` work pool.",
-            )
+        """Start a flow run; the future ends when the run has ended, also if it was interrupted."""
         context = copy_context()
         context.run(_current_run.set, control)
         start = self._run_async if flow.isasync else self._run_sync

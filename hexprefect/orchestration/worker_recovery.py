@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID, uuid4
@@ -28,6 +28,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import AwaitingRetry, Cancelled, Crashed
 
 from hexprefect.orchestration.worker_settings import AnyLogger
+from hexprefect.orchestration.worker_task_runs import end_open_task_runs
 
 _PREFIX = "hexgen"
 RELEASED = f"{_PREFIX}:released"
@@ -35,6 +36,8 @@ RELEASED = f"{_PREFIX}:released"
 RECOVERIES_LABEL = "hexprefect.recoveries"
 _RUNS_A_PAGE = 200
 _UNKNOWN_PATIENCE_S = 90.0
+_TELLING_S = 10.0
+"""A run that has just left this process may be about to be told to have crashed."""
 
 Verdict = Literal["leave", "reschedule", "cancel"]
 
@@ -119,7 +122,7 @@ def judge(
         flow_run: Pending, Running or Cancelling in our pool.
         census: the workers of the pool.
         me: this worker's signature.
-        mine: the runs that this process has in hand.
+        mine: the runs that this process had in hand after the server told of `flow_run`.
         first_search: this process has searched the pool for the first time: whatever an earlier
             process of the same name has left is orphaned, however fresh its last heartbeat looks.
         unowned_seconds: how long a run may go without a signature.
@@ -134,9 +137,11 @@ def judge(
         # Nobody to wait for: a rescheduled run that is cancelled before it is taken again.
         waits = state.type != StateType.CANCELLING and age <= unowned_seconds
         return "leave" if waits else orphaned
+    if owner.life == me.life:
+        # Taken here and lost: its end could not be told, because the server was away for too long.
+        return orphaned if age > _TELLING_S else "leave"
     if owner.worker == me.worker:
-        earlier_life = owner.life != me.life and first_search
-        return orphaned if earlier_life else "leave"
+        return orphaned if first_search else "leave"
     if census.is_alive(owner.worker):
         return "leave"
     # A run that has just been taken again still carries the signature of its last worker, until the
@@ -170,23 +175,42 @@ class Recovery:
         workers = await client.read_workers_for_work_pool(self._pool)
         return Census.of(workers, dead_after_heartbeats=self._dead_after_heartbeats)
 
-    async def search(self, client: PrefectClient, *, me: Owner, mine: Collection[UUID]) -> int:
+    async def search(
+        self,
+        client: PrefectClient,
+        *,
+        me: Owner,
+        mine: Callable[[], Collection[UUID]],
+        doubtful: bool = False,
+    ) -> int:
         """Reschedule, or mark as cancelled, every run that has lost its worker.
+
+        One worker of the pool searches for all; the others have something to search for when they
+        start, and when a run has left them of which they could not tell the end.
+
+        Args:
+            client: of the Prefect API.
+            me: this worker's signature.
+            mine: tells the runs that this process has in hand.
+            doubtful: a run may have left this process in a state that is not final.
 
         Returns:
             How many there were.
         """
-        census = await self.census(client)
         first_search = not self._searched
-        if not first_search and census.first_alive() != me.worker:
+        census = await self.census(client)
+        if not (first_search or doubtful or census.first_alive() == me.worker):
             return 0
         recovered = 0
-        for flow_run in await self._unfinished(client):
+        unfinished = await self._unfinished(client)
+        # In this order: what was taken since the server answered is not in its answer.
+        in_hand = mine()
+        for flow_run in unfinished:
             verdict = judge(
                 flow_run,
                 census,
                 me=me,
-                mine=mine,
+                mine=in_hand,
                 first_search=first_search,
                 unowned_seconds=self._unowned_seconds,
             )
@@ -233,6 +257,7 @@ class Recovery:
                 # would be found again while its next worker takes it.
                 await client.update_flow_run_labels(seen.id, {RECOVERIES_LABEL: before + 1})
                 await client.update_flow_run(seen.id, infrastructure_pid=RELEASED)
+            await end_open_task_runs(client, [seen.id], why=f"Its flow run was ended: {lost}.")
             await client.set_flow_run_state(seen.id, state, force=True)
         except ObjectNotFound:
             return False

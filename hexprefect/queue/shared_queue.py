@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar
 from hexprefect.completion import Prompt
 from hexprefect.instances.client import InstanceClient
 from hexprefect.queue.directory import EndpointDirectory
+from hexprefect.queue.foreign_load import ForeignLoad
 from hexprefect.queue.health import FleetHealth
 from hexprefect.queue.query import Query
 from hexprefect.queue.request import QueuedRequest
@@ -73,6 +74,9 @@ class SharedQueue:
         self.health = FleetHealth(
             self.store, self.client, self.directory, probe_every_s=self.options.probe_every_s
         )
+        self.foreign_load = ForeignLoad(
+            self.store, self.client, self.directory, look_every_s=self.options.look_every_s
+        )
         self._grants: dict[str, asyncio.Future[Grant]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watch: Watch | None = None
@@ -103,11 +107,13 @@ class SharedQueue:
         self._beating = threading.Thread(target=self._beat, name="hexprefect-beat", daemon=True)
         self._beating.start()
         self.health.start()
+        self.foreign_load.start()
 
     async def close(self) -> None:
         """Leave the queue: what this process still holds is ended, and its slots go to others."""
         self._stopped.set()
         await self.health.stop()
+        await self.foreign_load.stop()
         if self._watch is not None:
             await asyncio.to_thread(self._watch.stop)
         if self._beating is not None:

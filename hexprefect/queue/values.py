@@ -40,6 +40,8 @@ class QueueOptions:
     """How often one request may leave an instance that failed it."""
     probe_every_s: float = 1.0
     """How often instances that are suspect or dead are asked whether they are back."""
+    look_every_s: float = 5.0
+    """How often an instance is asked what others have there, by all processes together."""
     poll_every_s: float = 0.003
     """How soon an SQLite store's change by another process is seen."""
 

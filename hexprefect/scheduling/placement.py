@@ -1,10 +1,18 @@
-"""Placement: the decision of `dispatch.choose` without its scores, for millions in a row."""
+"""Placement: the decision of `dispatch.choose` without its scores, for millions in a row.
+
+`place` decides from lists of costs and delays. The other two reckon the costs as well, each for one
+way to count them, in a single pass over the instances: they are what a simulation spends its time
+in. All are equal, bit for bit, to the plain functions that their docstrings name (tests compare
+them), and that is what they mean.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from hexprefect.scheduling.dispatch import DispatchPolicy, NoInstance, choose
+from hexprefect.scheduling.occupancy import Coefficients
 
 
 def place(
@@ -33,3 +41,99 @@ def place(
         for completion, delay in zip(completion_s, queue_delay_s, strict=True)
     ]
     return scores.index(min(scores))
+
+
+def place_by_tables(
+    starts_s: Sequence[float],
+    output_tokens: float,
+    queue_delay_s: Sequence[float],
+    *,
+    profiles: Sequence[Coefficients],
+    alpha: float,
+) -> tuple[int, float]:
+    """`place` by `completion_seconds_each` with nothing cached and nobody beside.
+
+    Args:
+        starts_s: `c + a · input` of the request on each instance, reckoned before.
+        output_tokens: predicted.
+        queue_delay_s: `t_queue(m)` of each.
+        profiles: the coefficients of each instance's profile.
+        alpha: as for `place`.
+
+    Returns:
+        The index of the instance, and `t_comp` there in seconds.
+    """
+    longest = 0.0
+    costs = []
+    for start, profile in zip(starts_s, profiles, strict=True):
+        cost = start + profile[2] * output_tokens
+        costs.append(cost)
+        if cost > longest:
+            longest = cost
+    fullest = max(queue_delay_s)
+    speed = alpha / longest if longest > 0 else 0.0
+    load = (1.0 - alpha) / fullest if fullest > 0 else 0.0
+    best = 0
+    lowest = inf
+    for index, (cost, delay) in enumerate(zip(costs, queue_delay_s, strict=True)):
+        score = speed * cost + load * delay
+        if score < lowest:
+            lowest = score
+            best = index
+    return best, costs[best]
+
+
+def place_by_clock(
+    input_tokens: int,
+    output_tokens: float,
+    cached_tokens: Sequence[int],
+    others: Sequence[int],
+    busy_until: Sequence[float],
+    now: float,
+    *,
+    profiles: Sequence[Coefficients],
+    alpha: float,
+) -> tuple[int, float]:
+    """`place` by `with_delay_caused` of `completion_seconds_each`, against `queue_delays`.
+
+    Args:
+        input_tokens: of the prompt.
+        output_tokens: predicted.
+        cached_tokens: input tokens in the prefix cache of each, at most `input_tokens`.
+        others: sequences that run on each.
+        busy_until: until when each has work, see `delay.busy_after`.
+        now: on the same clock.
+        profiles: the coefficients of each instance's profile.
+        alpha: as for `place`.
+
+    Returns:
+        The index of the instance, and `t_comp` there in seconds, without the delay caused.
+    """
+    longest = latest = 0.0
+    costs = []
+    weighed = []
+    for (fixed, each_input, each_output, growth), cached, beside, until in zip(
+        profiles, cached_tokens, others, busy_until, strict=True
+    ):
+        uncached = input_tokens - cached
+        cost = fixed + each_input * uncached + each_output * (1.0 + growth * beside) * output_tokens
+        costs.append(cost)
+        cost += beside * each_input * uncached
+        weighed.append(cost)
+        if cost > longest:
+            longest = cost
+        if until > latest:
+            latest = until
+    speed = alpha / longest if longest > 0 else 0.0
+    # The fullest queue is the one that is busy for longest: subtraction keeps the order.
+    load = (1.0 - alpha) / (latest - now) if latest > now else 0.0
+    best = 0
+    lowest = inf
+    for index, (cost, until) in enumerate(zip(weighed, busy_until, strict=True)):
+        score = speed * cost
+        if until > now:
+            score += load * (until - now)
+        if score < lowest:
+            lowest = score
+            best = index
+    return best, costs[best]

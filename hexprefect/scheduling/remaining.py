@@ -65,5 +65,10 @@ def remaining_after(
     """
     after = [0.0] * len(costs_s)
     for index in range(len(costs_s) - 1, -1, -1):
-        after[index] = max((costs_s[next_] + after[next_] for next_ in followers[index]), default=0)
+        longest = 0.0
+        for follower in followers[index]:
+            rest = costs_s[follower] + after[follower]
+            if rest > longest:
+                longest = rest
+        after[index] = longest
     return tuple(after)

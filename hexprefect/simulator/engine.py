@@ -15,27 +15,36 @@ request on an idle instance takes exactly `c + a·input + b·output` seconds.
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict, deque
+from collections import deque
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from math import ceil, inf, sqrt
 
 from hexprefect.scheduling import Profile
-from hexprefect.simulator.engine_values import EngineJob, EngineOptions, Prefix
+from hexprefect.simulator.engine_memory import EngineMemory
+from hexprefect.simulator.engine_values import EngineJob, EngineOptions
 
 _LEAST_CHUNK = 16
 """Prompt tokens of a step at least, also where the running sequences take the whole budget."""
 
 _IDLE, _DECODE, _CHUNK, _PACK, _FIRST = range(5)
 
+_NOBODY: Sequence[EngineJob] = ()
+"""What most events end: shared, so that they make no list."""
 
-class Engine:
-    """One instance. Drive it with `submit`, `next_at` and `advance`; time is in seconds."""
+
+class Engine(EngineMemory):
+    """One instance. Drive it with `submit`, `next_at` and `advance`; time is in seconds.
+
+    `submit`, `advance` and the planning below are called two to three times for each request of a
+    simulation: they are written to read an attribute once and to call nothing in the common case.
+    """
 
     __slots__ = (
         "_attention",
         "_batched",
+        "_by_batch",
         "_by_priority",
-        "_cache",
         "_clock",
         "_context",
         "_decode_s",
@@ -47,14 +56,10 @@ class Engine:
         "_input_s",
         "_phase",
         "_phase_steps",
-        "_reserve",
         "_sequence",
         "_slots",
         "_step",
         "_step_tokens",
-        "_used",
-        "cached_total",
-        "kv_tokens",
         "next_at",
         "options",
         "preemptions",
@@ -63,6 +68,7 @@ class Engine:
     )  # fmt: skip
 
     def __init__(self, profile: Profile, options: EngineOptions) -> None:
+        super().__init__(profile.kv_tokens, options)
         self.profile = profile
         self.options = options
         self._fixed_s = profile.fixed_s
@@ -72,8 +78,6 @@ class Engine:
         self._attention = options.attention_s_per_token
         self._by_priority = options.scheduling == "priority"
         self._first = options.prefill == "first"
-        self.kv_tokens = profile.kv_tokens
-        self._reserve = int(options.watermark * (profile.kv_tokens or 0))
         self._slots = options.slots
         self._step_tokens = options.step_tokens
         self._clock = 0.0
@@ -83,20 +87,18 @@ class Engine:
         """Context tokens of the decoding sequences, at `_clock`."""
         self._heap: list[tuple[int, int, EngineJob]] = []
         """Decoding sequences by the step at which they end."""
+        self._by_batch: list[tuple[float, float, float, float]] = []
+        """By batch size: see `_widen`."""
+        self._widen()
         self._sequence = 0
         self._phase = _IDLE
         self._phase_steps = 0
-        self._batched: list[EngineJob] = []
+        self._batched = _NOBODY
         """Prompts that end with the present phase."""
         self._head_left = 0
         """Tokens of the first waiting prompt not prefilled yet, once it has begun; else 0."""
         self.waiting: deque[EngineJob] = deque()
-        self._cache: OrderedDict[str, list[int]] = OrderedDict()
-        """Prefix segments held: key → [tokens, sequences that use it], least recent first."""
-        self.cached_total = 0
-        self._used = 0
-        """KV tokens used by sequences alone, without the shared segments."""
-        self.next_at = math.inf
+        self.next_at = inf
         self.preemptions = 0
 
     # -- state, as a value ---------------------------------------------------------------------
@@ -105,11 +107,6 @@ class Engine:
     def decoding(self) -> int:
         """Sequences that generate at present."""
         return len(self._heap)
-
-    @property
-    def used_kv_tokens(self) -> int:
-        """KV tokens in use, shared segments counted once."""
-        return self._used + self.cached_total
 
     @property
     def idle(self) -> bool:
@@ -121,7 +118,7 @@ class Engine:
     def submit(self, job: EngineJob, now: float) -> None:
         """Take a request at `now`; it joins at the next step boundary."""
         waiting = self.waiting
-        if self._by_priority and waiting and job.priority < waiting[-1].priority:
+        if waiting and self._by_priority and job.priority < waiting[-1].priority:
             place = len(waiting)
             first = 1 if self._head_left else 0
             while place > first and waiting[place - 1].priority > job.priority:
@@ -130,68 +127,91 @@ class Engine:
         else:
             waiting.append(job)
         phase = self._phase
-        if phase == _IDLE:
+        if phase == _DECODE:
+            if waiting[0] is job and self._may_begin():
+                self._cut(now)
+        elif phase == _IDLE:
             self._clock = now
-            self._plan()
-        elif phase == _DECODE and waiting[0] is job and self._may_begin():
-            self._cut(now)
+            self._plan_prompts()
 
-    def advance(self) -> list[EngineJob]:
+    def advance(self) -> Sequence[EngineJob]:
         """Do what is due at `next_at` and plan the next phase; returns the finished requests."""
-        phase = self._phase
-        steps = self._phase_steps
-        self._clock = self.next_at
-        finished: list[EngineJob] = []
+        clock = self._clock = self.next_at
         heap = self._heap
+        finished = _NOBODY
+        steps = self._phase_steps
         if steps:
             self._step = step = self._step + steps
             grown = steps * len(heap)
             self._context += grown
             self._used += grown
-            while heap and heap[0][0] <= step:
-                job = heappop(heap)[2]
-                self._release(job)
-                finished.append(job)
+            if heap and heap[0][0] <= step:
+                finished = self._end(step)
         if self._batched:
-            step = self._step
-            for job in self._batched:
-                job.started_step = step
-                self._context += job.input_tokens + job.generated
-                remaining = job.output_tokens - job.generated
-                if remaining > 0:
-                    self._sequence += 1
-                    heappush(heap, (step + remaining, self._sequence, job))
-                else:
-                    self._release(job)
-                    finished.append(job)
-            self._batched = []
-        if phase != _IDLE:
-            self._plan()
+            finished = self._join(finished)
+        if self.waiting and (self._head_left or self._may_begin()):
+            self._plan_prompts()
+            return finished
+        batch = len(heap)
+        if not batch:
+            self._phase = _IDLE
+            self._phase_steps = 0
+            self._context = 0
+            self.next_at = inf
+            return finished
+        steps = heap[0][0] - self._step
+        if self._limit - self._used - self.cached_total < steps * batch:
+            steps = self._within_memory(steps)
+            batch = len(heap)
+        self._phase = _DECODE
+        self._phase_steps = steps
+        # `_decode_time(steps)`, written out because this is where most events end.
+        number = float(steps)
+        base, slope, others, sequences = self._by_batch[batch]
+        base += self._attention * self._context * others / sequences
+        self.next_at = clock + (number * base + slope * number * (number - 1.0) / 2.0)
         return finished
+
+    def _end(self, step: int) -> list[EngineJob]:
+        """Take off the sequences whose last token is that of `step`."""
+        heap = self._heap
+        finished = []
+        while heap and heap[0][0] <= step:
+            job = heappop(heap)[2]
+            grown = step - job.started_step
+            self._context -= job.input_tokens + job.generated + grown
+            self._release(job, grown)
+            finished.append(job)
+        return finished
+
+    def _join(self, finished: Sequence[EngineJob]) -> Sequence[EngineJob]:
+        """Let the sequences decode whose prompts are done; adds those without an answer."""
+        step = self._step
+        ended: list[EngineJob] = []
+        for job in self._batched:
+            job.started_step = step
+            generated = job.generated
+            remaining = job.output_tokens - generated
+            if remaining > 0:
+                self._context += job.input_tokens + generated
+                self._sequence = sequence = self._sequence + 1
+                heappush(self._heap, (step + remaining, sequence, job))
+            else:
+                self._release(job, 0)
+                ended.append(job)
+        self._batched = _NOBODY
+        if len(self._heap) >= len(self._by_batch):
+            self._widen()
+        return [*finished, *ended] if ended else finished
 
     # -- planning ------------------------------------------------------------------------------
 
-    def _plan(self) -> None:
-        """Choose what the engine does until its next event."""
-        if self.waiting and (self._head_left or self._may_begin()):
-            if self._first:
-                self._plan_first()
-            else:
-                self._plan_chunked()
-            return
-        heap = self._heap
-        if not heap:
-            self._phase = _IDLE
-            self._phase_steps = 0
-            self.next_at = math.inf
-            self._context = 0
-            return
-        steps = heap[0][0] - self._step
-        if self.kv_tokens is not None and self._free() < steps * len(heap):
-            steps = self._within_memory(steps)
-        self._phase = _DECODE
-        self._phase_steps = steps
-        self.next_at = self._clock + self._decode_time(steps)
+    def _plan_prompts(self) -> None:
+        """Begin with the first waiting prompt, which may."""
+        if self._first:
+            self._plan_first()
+        else:
+            self._plan_chunked()
 
     def _plan_first(self) -> None:
         """Prefill the first waiting prompt while the sequences that run stand still."""
@@ -206,34 +226,38 @@ class Engine:
         """Share the next steps between the running sequences and the first waiting prompts."""
         heap = self._heap
         waiting = self.waiting
-        if not self._head_left:
+        head_left = self._head_left
+        if not head_left:
             job = waiting[0]
             self._begin(job)
-            self._head_left = job.uncached_tokens
-        most = heap[0][0] - self._step if heap else 0
-        if heap and self.kv_tokens is not None and self._free() < most * len(heap):
-            most = self._within_memory(most)
-            most = min(most, heap[0][0] - self._step) if heap else 0
-        room = self._step_tokens - len(heap)
+            self._head_left = head_left = job.uncached_tokens
+        batch = len(heap)
+        most = 0
+        if batch:
+            most = heap[0][0] - self._step
+            if self._limit - self._used - self.cached_total < most * batch:
+                most = min(self._within_memory(most), heap[0][0] - self._step)
+                batch = len(heap)
+        room = self._step_tokens - batch
         if room < _LEAST_CHUNK:
             room = _LEAST_CHUNK
-        if self._head_left > room:
-            steps = (self._head_left - 1) // room
-            if heap and steps > most:
+        if head_left > room:
+            steps = (head_left - 1) // room
+            if batch and steps > most:
                 steps = most
             tokens = steps * room
-            self._head_left -= tokens
+            self._head_left = head_left - tokens
             self._phase = _CHUNK
             self._phase_steps = steps
             self.next_at = self._clock + self._input_s * tokens
-            if heap:
+            if batch:
                 self.next_at += self._decode_time(steps)
             return
-        left = room - self._head_left
-        tokens = self._head_left
+        left = room - head_left
+        tokens = head_left
         batched = [waiting.popleft()]
         self._head_left = 0
-        while left > 0 and waiting and self._may_begin(len(batched)):
+        while waiting and left > 0 and self._may_begin(len(batched)):
             job = waiting[0]
             self._begin(job)
             if job.uncached_tokens <= left:
@@ -247,38 +271,51 @@ class Engine:
         self._phase = _PACK
         self._phase_steps = 1
         self._batched = batched
-        self.next_at = self._clock + self._input_s * tokens + self._fixed_s * len(batched)
-        if heap:
-            self.next_at += self._decode_time(1)
+        next_at = self._clock + self._input_s * tokens + self._fixed_s * len(batched)
+        if batch:
+            # `_decode_time(1)`
+            base, _, others, sequences = self._by_batch[batch]
+            next_at += base + self._attention * self._context * others / sequences
+        self.next_at = next_at
 
     def _decode_time(self, steps: int) -> float:
-        batch = len(self._heap)
-        others = batch - 1
-        if not others:
-            return steps * self._decode_s
-        base = self._decode_s * (1.0 + self._growth * others)
-        attention = self._attention
-        if attention:
-            base += attention * self._context * others / batch
-            return steps * base + attention * others * steps * (steps - 1) / 2
-        return steps * base
+        """The closed form at the top, for the batch that decodes at present."""
+        base, slope, others, batch = self._by_batch[len(self._heap)]
+        base += self._attention * self._context * others / batch
+        return steps * base + slope * steps * (steps - 1) / 2
+
+    def _widen(self) -> None:
+        """Reckon, for batches twice as large as before, what depends on the size alone: `b`, the
+        growth of a step by step, and the size less one and itself as floats. Python takes three
+        times as long for a product of a float and an int as for one of two floats."""
+        for batch in range(len(self._by_batch), 2 * len(self._heap) + 8):
+            others = batch - 1.0
+            self._by_batch.append(
+                (
+                    self._decode_s * (1.0 + self._growth * others),
+                    self._attention * others,
+                    others,
+                    float(batch),
+                )
+            )
 
     def _cut(self, now: float) -> None:
         """End the present run of decode steps at the first step boundary not before `now`."""
-        batch = len(self._heap)
-        others = batch - 1
-        base = self._decode_s * (1.0 + self._growth * others)
+        base, slope, others, batch = self._by_batch[len(self._heap)]
         base += self._attention * self._context * others / batch
-        slope = self._attention * others
         elapsed = now - self._clock
         if slope:
             lead = base - slope / 2
-            steps = (math.sqrt(lead * lead + 2 * slope * elapsed) - lead) / slope
+            steps = (sqrt(lead * lead + 2 * slope * elapsed) - lead) / slope
         else:
             steps = elapsed / base
-        whole = min(self._phase_steps, math.ceil(steps - 1e-9))
+        whole = ceil(steps - 1e-9)
+        if whole > self._phase_steps:
+            whole = self._phase_steps
         self._phase_steps = whole
-        self.next_at = max(now, self._clock + self._decode_time(whole))
+        # `_decode_time(whole)`
+        ends = self._clock + (whole * base + slope * whole * (whole - 1) / 2)
+        self.next_at = ends if ends > now else now
 
     # -- memory --------------------------------------------------------------------------------
 
@@ -287,92 +324,22 @@ class Engine:
         running = len(self._heap) + beside
         if running >= self._slots:
             return False
-        if self.kv_tokens is None or not running:
+        if not running:
             return True
         job = self.waiting[0]
-        free = self.kv_tokens - self._used - self.cached_total
-        if job.input_tokens + job.generated + self._reserve <= free:
+        total = job.input_tokens + job.generated + self._reserve
+        if total <= self._limit - self._used - self.cached_total:
             return True
-        needed = job.input_tokens + job.generated - self._shared(job)
-        needed += self._reserve
-        if needed > free:
-            self._evict(needed - free, keep=job.prefix)
-            free = self.kv_tokens - self._used - self.cached_total
-        return needed <= free
-
-    def _free(self) -> int:
-        assert self.kv_tokens is not None
-        return self.kv_tokens - self._used - self.cached_total
-
-    def _shared(self, job: EngineJob) -> int:
-        if not self.options.prefix_cache:
-            return 0
-        shared = 0
-        for key, tokens in job.prefix:
-            if key not in self._cache:
-                break
-            shared += tokens
-        return shared
-
-    def _begin(self, job: EngineJob) -> None:
-        """Take memory for a prompt, and find how much of it is cached."""
-        total = job.input_tokens + job.generated
-        if not self.options.prefix_cache or not job.prefix:
-            job.uncached_tokens = total
-            job.private_tokens = total
-            self._used += total
-            return
-        cache = self._cache
-        hit = shared = 0
-        missed = False
-        for key, tokens in job.prefix:
-            entry = cache.get(key)
-            if entry is None:
-                missed = True
-                cache[key] = [tokens, 1]
-                self.cached_total += tokens
-            else:
-                entry[1] += 1
-                cache.move_to_end(key)
-                if not missed:
-                    hit += tokens
-            shared += tokens
-        job.pinned = job.prefix
-        # The last token is always computed: its logits choose the first one of the answer.
-        job.uncached_tokens = max(1, total - hit)
-        job.private_tokens = total - shared
-        self._used += total - shared
-        if self.kv_tokens is not None and self._used + self.cached_total > self.kv_tokens:
-            self._evict(self._used + self.cached_total - self.kv_tokens)
-
-    def _release(self, job: EngineJob) -> None:
-        """Give back what a finished or preempted sequence held."""
-        grown = self._step - job.started_step
-        self._used -= job.private_tokens + grown
-        self._context -= job.input_tokens + job.generated + grown
-        for key, _ in job.pinned:
-            self._cache[key][1] -= 1
-        job.pinned = ()
-
-    def _evict(self, tokens: int, keep: Prefix = ()) -> None:
-        """Drop unused prefix segments, least recently used first, until `tokens` are free."""
-        kept = {key for key, _ in keep}
-        for key in [key for key, entry in self._cache.items() if not entry[1] and key not in kept]:
-            if tokens <= 0:
-                return
-            freed = self._cache.pop(key)[0]
-            self.cached_total -= freed
-            tokens -= freed
+        return self._make_room(total - self._shared(job), keep=job.prefix)
 
     def _within_memory(self, steps: int) -> int:
         """Steps that fit into the KV memory; makes room by eviction, then by preemption."""
-        assert self.kv_tokens is not None
         while len(self._heap) > 1:
             batch = len(self._heap)
-            free = self.kv_tokens - self._used - self.cached_total
+            free = self._limit - self._used - self.cached_total
             if free < batch * steps:
                 self._evict(batch * steps - free)
-                free = self.kv_tokens - self._used - self.cached_total
+                free = self._limit - self._used - self.cached_total
             if free >= batch:
                 return min(steps, free // batch)
             self._preempt()
@@ -385,8 +352,10 @@ class Engine:
         self._heap.remove(latest)
         heapify(self._heap)
         job = latest[2]
-        self._release(job)
-        job.generated += self._step - job.started_step
+        grown = self._step - job.started_step
+        self._context -= job.input_tokens + job.generated + grown
+        self._release(job, grown)
+        job.generated += grown
         if self._head_left:
             self.waiting.insert(1, job)
         else:

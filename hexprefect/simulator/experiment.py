@@ -6,14 +6,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+from hexprefect.scheduling import Profile
 from hexprefect.simulator.arrivals import Arrivals, moments
 from hexprefect.simulator.cluster import Cluster
+from hexprefect.simulator.knowledge import Knowledge
 from hexprefect.simulator.outcome import Outcome, Summary
 from hexprefect.simulator.policies import Policy
 from hexprefect.simulator.simulation import Simulation
+from hexprefect.simulator.tables import Tables
 from hexprefect.simulator.workload import Query
 
 LEAST_QUERIES = 300
@@ -22,6 +26,13 @@ or 90 queries most of the time the cluster is filling or draining, and overload 
 
 SLO_SCALES = tuple(0.5 * step for step in range(2, 41))
 """Scales of the attainment curves: 1, 1.5, … 20."""
+
+
+@lru_cache(maxsize=1)
+def _tables_for(profiles: tuple[Profile, ...]) -> Tables:
+    """The tables of the cluster simulated last: experiments come in rows that differ in policy,
+    rate and seed, and have the queries in common."""
+    return Tables(profiles)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +65,13 @@ class Experiment:
 
     def run(self) -> Outcome:
         """Simulate."""
+        profiles = self.cluster.profiles
         return Simulation(
             self.cluster,
             self.policy,
             slo_scale=self.slo_scale,
             seed=self.seed,
+            knowledge=Knowledge(profiles, tables=_tables_for(profiles)),
             check_laws=self.check_laws,
         ).run(self.arriving())
 

@@ -1,26 +1,25 @@
-"""What a policy knows: histories of finished requests and queries, never the trace."""
+"""What a policy knows: histories of finished requests and queries, never the trace.
+
+The rules are those of `scheduling.prediction` and `scheduling.remaining`, which tests hold this to
+bit for bit. Histories are kept in lists by the numbers of `Tables`, and change in place: a new
+history value for each finished request would cost more than the simulated engine.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from hexprefect.scheduling import Profile
-from hexprefect.scheduling.occupancy import coefficients, completion_seconds_of, mean_profile
-from hexprefect.scheduling.prediction import ANY_DATABASE, StageHistory, predicted_output_tokens
-from hexprefect.scheduling.remaining import (
-    MOST_VISITS,
-    RemainingHistory,
-    predicted_remaining_seconds,
-    remaining_after,
-)
+from hexprefect.scheduling.occupancy import completion_seconds_of
+from hexprefect.scheduling.prediction import DEFAULT_OUTPUT_TOKENS, ENOUGH
+from hexprefect.scheduling.prediction import MEMORY as MOST_REQUESTS
+from hexprefect.scheduling.remaining import MEMORY as MOST_FINISHED
+from hexprefect.scheduling.remaining import RemainingHistory
 from hexprefect.simulator.facts import expected_output_tokens
+from hexprefect.simulator.tables import VISITS, CallTable, QueryTable, Tables
 from hexprefect.simulator.workload import Query
 
-_MOST_QUERIES = 4096
-"""Query objects whose costs are kept: all of a recorded trace, a window of a generated one."""
-
-_UNKNOWN = StageHistory()
-_NEVER_SEEN = RemainingHistory()
+_LAST_WEIGHT = 1.0 / MOST_REQUESTS
 
 
 class Knowledge:
@@ -30,76 +29,123 @@ class Knowledge:
         profiles: of the cluster's instances; the mean cost `t̄` is over them.
         expected: output tokens of a stage of which nothing has finished; the published means of the
             reference's stages when left out.
+        tables: of the queries, where several simulations on the same profiles share them.
     """
 
     def __init__(
-        self, profiles: Sequence[Profile], expected: Mapping[str, float] | None = None
+        self,
+        profiles: Sequence[Profile],
+        expected: Mapping[str, float] | None = None,
+        *,
+        tables: Tables | None = None,
     ) -> None:
-        self.profiles = tuple(profiles)
-        self._mean = coefficients(mean_profile(profiles))
-        self.stages: dict[tuple[str, str], StageHistory] = {}
-        self.remaining: dict[tuple[str, int], RemainingHistory] = {}
-        self.standalone = RemainingHistory()
+        self._tables = Tables(profiles) if tables is None else tables
         self._expected = expected_output_tokens() if expected is None else expected
-        self._alone: dict[int, tuple[Query, float]] = {}
-        self._after: dict[int, tuple[Query, tuple[float, ...], float]] = {}
+        self.mean_output_s = self._tables.mean[2]
+        """`b` of the mean profile."""
+        self.standalone = RemainingHistory()
+        """Of whole queries."""
+        self.finished: list[int] = []
+        """Finished requests of each history, as far as they are told apart."""
+        self.answers: list[float] = []
+        """Mean answer of each history; what is expected where nothing has finished."""
+        self._left_known: list[int] = []
+        """Finished queries of each stage and visit, as far as they are told apart."""
+        self._left_s: list[float] = []
+
+    # -- what policies ask ---------------------------------------------------------------------
+
+    def predicted_left(self, number: int) -> float:
+        """`predicted_remaining_seconds` of a stage and visit, by the number in its table."""
+        known = self._left_known
+        while not known[number]:
+            if not number % VISITS:
+                return 0.0
+            number -= 1
+        return self._left_s[number]
 
     def output_tokens(self, stage: str, database: str) -> float:
         """What answer to expect of a call, before it runs."""
-        return predicted_output_tokens(
-            self.stages, stage, database, expected=self._expected.get(stage)
-        )
+        tables = self._tables
+        own, every = tables.history_number(stage, database), tables.history_number(stage, "")
+        self._grow()
+        return self.answers[own if self.finished[own] >= ENOUGH else every]
 
     def mean_seconds(self, input_tokens: int, output_tokens: float) -> float:
         """`t̄` of a request."""
-        return completion_seconds_of(self._mean, input_tokens, output_tokens)
+        return completion_seconds_of(self._tables.mean, input_tokens, output_tokens)
 
     def remaining_after(self, stage: str, visit: int) -> float:
         """Predicted seconds that a query still needs after a call."""
-        return predicted_remaining_seconds(self.remaining, stage, visit)
+        number = self._tables.remaining_number(stage, visit)
+        self._grow()
+        return self.predicted_left(number)
+
+    # -- what is learned -----------------------------------------------------------------------
+
+    def table(self, query: Query) -> QueryTable:
+        """The query's table, with room for what will be learned of its calls."""
+        table = self._tables.of(query)
+        self._grow()
+        return table
 
     def request_finished(self, query: Query, index: int) -> None:
-        """Learn the lengths of a finished call."""
-        call = query.calls[index]
-        stages = self.stages
-        key = (call.stage, ANY_DATABASE)
-        stages[key] = stages.get(key, _UNKNOWN).after(
-            input_tokens=call.input_tokens, output_tokens=call.output_tokens
-        )
-        if query.database:
-            key = (call.stage, query.database)
-            stages[key] = stages.get(key, _UNKNOWN).after(
-                input_tokens=call.input_tokens, output_tokens=call.output_tokens
-            )
+        """Learn the length of a finished call's answer."""
+        self.learn_answer(self.table(query).calls[index])
+
+    def learn_answer(self, call: CallTable) -> None:
+        """`StageHistory.after`, for the call's stage and for its stage and database."""
+        finished = self.finished
+        answers = self.answers
+        tokens = call.answer_tokens
+        number = call.any_history
+        if finished[number] == MOST_REQUESTS:
+            answers[number] += _LAST_WEIGHT * (tokens - answers[number])
+        else:
+            self._learn_early(number, tokens)
+        own = call.own_history
+        if own != number:
+            if finished[own] == MOST_REQUESTS:
+                answers[own] += _LAST_WEIGHT * (tokens - answers[own])
+            else:
+                self._learn_early(own, tokens)
+
+    def _learn_early(self, number: int, tokens: float) -> None:
+        count = self.finished[number]
+        # What was expected of the stage counts for nothing once a request has finished.
+        mean = self.answers[number] if count else 0.0
+        if count < MOST_REQUESTS:
+            self.finished[number] = count = count + 1
+        self.answers[number] = mean + 1.0 / count * (tokens - mean)
 
     def query_finished(self, query: Query) -> None:
         """Learn what was left after each call of a finished query, and how long it was alone."""
-        after, whole = self._costs(query)
-        self.standalone = self.standalone.after(whole)
-        remaining = self.remaining
-        for call, visit, seconds in zip(query.calls, query.visits, after, strict=True):
-            key = (call.stage, min(visit, MOST_VISITS))
-            remaining[key] = remaining.get(key, _NEVER_SEEN).after(seconds)
+        table = self.table(query)
+        self.standalone = self.standalone.after(table.whole_s)
+        known = self._left_known
+        means = self._left_s
+        for call, seconds in zip(table.calls, table.after_s, strict=True):
+            # `RemainingHistory.after`
+            number = call.remaining
+            count = known[number]
+            if count < MOST_FINISHED:
+                known[number] = count = count + 1
+            mean = means[number]
+            means[number] = mean + 1.0 / count * (seconds - mean)
 
     def alone_seconds(self, query: Query) -> float:
         """The query's true duration alone, of which SLOs are multiples. Not for policies."""
-        known = self._alone.get(id(query))
-        if known is None:
-            if len(self._alone) >= _MOST_QUERIES:
-                self._alone.clear()
-            known = self._alone[id(query)] = (query, query.alone_seconds(self.profiles))
-        return known[1]
+        return self._tables.of(query).alone_s
 
-    def _costs(self, query: Query) -> tuple[tuple[float, ...], float]:
-        known = self._after.get(id(query))
-        if known is None:
-            if len(self._after) >= _MOST_QUERIES:
-                self._after.clear()
-            costs = [
-                self.mean_seconds(call.input_tokens, float(call.output_tokens))
-                for call in query.calls
-            ]
-            after = remaining_after(costs, query.followers)
-            whole = max(cost + rest for cost, rest in zip(costs, after, strict=True))
-            known = self._after[id(query)] = (query, after, whole)
-        return known[1], known[2]
+    def _grow(self) -> None:
+        """Make room for histories that have been numbered since, here or by another simulation."""
+        histories = self._tables.histories
+        missing = len(histories) - len(self.finished)
+        if missing:
+            self.finished += [0] * missing
+            for stage, _ in list(histories)[-missing:]:
+                self.answers.append(self._expected.get(stage) or DEFAULT_OUTPUT_TOKENS)
+        missing = VISITS * len(self._tables.stages) - len(self._left_known)
+        if missing:
+            self._left_known += [0] * missing
+            self._left_s += [0.0] * missing

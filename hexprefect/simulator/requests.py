@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hexprefect.simulator.engine_values import EngineJob
-from hexprefect.simulator.workload import Call, Query
+from hexprefect.simulator.tables import CallTable, QueryTable
+from hexprefect.simulator.workload import Query
 
 
 class QueryRun:
@@ -18,21 +19,29 @@ class QueryRun:
         "number",
         "query",
         "standalone_s",
+        "table",
     )
 
     def __init__(
-        self, number: int, query: Query, *, arrived_at: float, deadline: float, standalone_s: float
+        self,
+        number: int,
+        table: QueryTable,
+        *,
+        arrived_at: float,
+        deadline: float,
+        standalone_s: float,
     ) -> None:
         self.number = number
-        self.query = query
+        self.table = table
+        self.query: Query = table.query
         self.arrived_at = arrived_at
         self.deadline = deadline
         self.standalone_s = standalone_s
         """Predicted from finished queries, not the query's own."""
-        self.left = len(query.calls)
+        self.left = len(table.calls)
         """Calls that have not finished."""
-        self.missing = [len(call.needs) for call in query.calls]
-        """Needs of each call that have not finished; -1 once it was submitted."""
+        self.missing = list(table.missing)
+        """Needs of each call that have not finished."""
         self.attained_s = 0.0
 
 
@@ -42,6 +51,7 @@ class Request(EngineJob):
     __slots__ = (
         "admitted_at",
         "cached_tokens",
+        "call",
         "completion_s",
         "entry",
         "index",
@@ -59,31 +69,41 @@ class Request(EngineJob):
         "work_s",
     )
 
+    # What the policy and the engine write before they read it has no value at first: a request is
+    # made for each of millions of calls, and half of its fields would be written twice.
+    admitted_at: float
+    instance: int
+    completion_s: float
+    """`t_comp` on the appointed instance."""
+    cached_tokens: int
+    """Believed to be cached on the appointed instance."""
+    work_s: float
+    """What it adds to the instance's `t_queue` until it has finished."""
+    mean_s: float
+    """`t̄`."""
+    remaining_s: float
+    """Predicted work left of the query, this request included."""
+    last_chance: float
+    kv_tokens: int
+    """Of its prompt and its predicted answer."""
+    kv_reserved: int
+
     def __init__(
-        self, number: int, run: QueryRun, index: int, call: Call, predicted: float, ready_at: float
+        self, number: int, run: QueryRun, call: CallTable, predicted: float, ready_at: float
     ) -> None:
-        super().__init__(call.input_tokens, call.output_tokens, call.prefix)
+        # As `EngineJob.__init__`, less what the engine writes when the prompt begins.
+        self.input_tokens = call.input_tokens
+        self.output_tokens = call.output_tokens
+        self.prefix = call.prefix
+        self.generated = 0
+        self.pinned = ()
         self.number = number
         self.run = run
-        self.index = index
+        self.call = call
+        self.index = call.index
         self.predicted_tokens = predicted
         """Length of the answer, as the policy expects it."""
         self.ready_at = ready_at
-        self.admitted_at = 0.0
-        self.instance = -1
-        self.completion_s = 0.0
-        """`t_comp` on the appointed instance."""
-        self.work_s = 0.0
-        """What it adds to the instance's `t_queue` until it has finished."""
-        self.mean_s = 0.0
-        """`t̄`."""
-        self.remaining_s = 0.0
-        """Predicted work left of the query, this request included."""
-        self.last_chance = 0.0
-        self.cached_tokens = 0
-        """Believed to be cached on the appointed instance."""
-        self.kv_tokens = call.input_tokens + round(predicted)
-        self.kv_reserved = 0
         self.passed_over = 0
         self.entry: Entry | None = None
         """Its place in the queue while it waits."""

@@ -94,8 +94,13 @@ def set_instance_state(
         appoint_unappointed(tx)
 
 
-def synchronise(tx: Transaction, specs: Iterable[InstanceSpec], *, pool: str) -> tuple[str, ...]:
+def synchronise(
+    tx: Transaction, specs: Iterable[InstanceSpec], *, pool: str, paused: bool = False
+) -> tuple[str, ...]:
     """Make the instances of one pool be exactly `specs`; those no longer in it drain.
+
+    One that drained for its pool's sake serves again when it is in the pool again, and the pool is
+    not `paused`. One that an operator drains is left to drain.
 
     Returns:
         The names that changed.
@@ -103,18 +108,25 @@ def synchronise(tx: Transaction, specs: Iterable[InstanceSpec], *, pool: str) ->
     wanted = {spec.name: spec for spec in specs}
     changed = [name for name, spec in wanted.items() if enter_instance(tx, spec)]
     stored = tx.connection.execute(
-        select(tables.instances.c.name, tables.instances.c.state).where(
+        select(tables.instances.c.name, tables.instances.c.state, tables.instances.c.reason).where(
             tables.instances.c.pool == pool
         )
     ).all()
-    for name, state in stored:
+    for name, state, reason in stored:
         if name not in wanted and state != "draining":
             set_instance_state(tx, name, "draining", reason=f"no longer in pool {pool}")
             changed.append(name)
-        elif name in wanted and state == "draining":
+        elif name in wanted and state == "draining" and not paused:
+            if reason not in (f"no longer in pool {pool}", paused_reason(pool)):
+                continue
             set_instance_state(tx, name, "alive", reason=f"in pool {pool} again")
             changed.append(name)
     return tuple(changed)
+
+
+def paused_reason(pool: str) -> str:
+    """Why the instances of a paused pool drain."""
+    return f"work pool {pool} is paused"
 
 
 def remove_instance(tx: Transaction, name: str) -> bool:
@@ -149,8 +161,12 @@ def _move_queue(
 
 
 def _same_engine(known: Mapping[Any, Any], columns: Mapping[str, Any]) -> bool:
-    """Whether what was learned of an instance still holds for what it is now said to be."""
-    return all(known[key] == columns[key] for key in ("profile", "model", "learn_profile"))
+    """Whether what was learned of an instance still holds for what it is now said to be.
+
+    Its KV memory may change: how long a token takes does not depend on it.
+    """
+    before, after = ({**of["profile"], "kv_tokens": None} for of in (known, columns))
+    return before == after and all(known[key] == columns[key] for key in ("model", "learn_profile"))
 
 
 def _columns(spec: InstanceSpec) -> dict[str, Any]:

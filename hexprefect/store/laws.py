@@ -206,10 +206,13 @@ def _overtaken(connection: Connection) -> Iterator[tuple[str, str]]:
 
 
 def _inversions(events: list[tuple[float, bool, Key]]) -> Iterator[tuple[str, str]]:
-    """Pairs `(first in order, started instead)` of one queue's `(time, leaves, key)` events."""
+    """Pairs `(first in order, started instead)` of one queue's `(time, leaves, key)` events.
+
+    What starts in a commit may have started before what else came in it: commits have one moment.
+    """
     waiting: list[Key] = []
     started: set[Key] = set()
-    for _, leaves, key in sorted(events):
+    for _, leaves, key in sorted(events, key=lambda event: (event[0], not event[1], event[2])):
         if not leaves:
             heapq.heappush(waiting, key)
             continue

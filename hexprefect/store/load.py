@@ -150,6 +150,12 @@ class InstanceLoad:
         held = frozenset(key for key, _ in self.held)
         return min(size.input_tokens, cached_prefix_tokens(size.prefix, held))
 
+    @property
+    def most_tokens(self) -> int | None:
+        """How many tokens a request may need to run here, alone; `None` when there is no limit."""
+        limits = [self.context_tokens, self.profile.kv_tokens]
+        return min((limit for limit in limits if limit is not None), default=None)
+
     def completion_seconds(self, size: RequestSize) -> float:
         """`t_comp(r, m)` with what is cached here and what runs here now."""
         uncached = size.input_tokens - self.cached_tokens(size)
@@ -299,6 +305,7 @@ def view_of(row: Mapping[str, Any]) -> InstanceView:
         profile_pinned=row["profile_pinned"],
         foreign_running=row["foreign_running"],
         foreign_waiting=row["foreign_waiting"],
+        foreign_seen_at=row["foreign_seen_at"],
     )
 
 

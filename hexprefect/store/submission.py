@@ -20,7 +20,7 @@ from hexprefect.store import tables
 from hexprefect.store.changes import Row
 from hexprefect.store.processes import DIED, enter_process
 from hexprefect.store.transaction import Transaction
-from hexprefect.store.values import NeedsUnfinished, NewRequest, QueryEnded
+from hexprefect.store.values import NeedsUnfinished, NewRequest, NoInstanceFits, QueryEnded
 
 _request = tables.requests.c
 
@@ -82,6 +82,32 @@ def check_needs(tx: Transaction, request: NewRequest) -> None:
             f"of which {finished} have finished.",
             remedy="Submit it when all that it needs has finished.",
         )
+
+
+def check_fits(tx: Transaction, row: Row) -> None:
+    """A request that no instance could ever hold is refused, instead of waiting for its patience.
+
+    Raises:
+        NoInstanceFits: when an instance lives, and none, dead and draining ones included, could
+            hold it alone.
+    """
+    if fits_some_day(tx, row):
+        return
+    limits = ", ".join(f"{load.name} {load.most_tokens}" for load in tx.instances.values())
+    raise NoInstanceFits(
+        f"The {row['stage']} request needs {row['kv_tokens']} tokens ({row['input_tokens']} of "
+        f"them its prompt), more than any instance holds: {limits}.",
+        remedy="Shorten the prompt (a smaller HEXPREFECT_SCHEMA_TOKENS), or add an instance with a "
+        "longer context.",
+    )
+
+
+def fits_some_day(tx: Transaction, row: Row) -> bool:
+    """Whether an instance could hold the request, or none lives that could tell."""
+    loads = tx.instances.values()
+    if not any(load.serves for load in loads):
+        return True
+    return any(load.can_hold(row["kv_tokens"]) for load in loads)
 
 
 def new_row(tx: Transaction, request: NewRequest) -> Row:

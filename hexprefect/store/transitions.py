@@ -20,7 +20,13 @@ from hexprefect.store import tables
 from hexprefect.store.appointment import appoint
 from hexprefect.store.changes import Row
 from hexprefect.store.settlement import settle
-from hexprefect.store.submission import check_needs, check_query, new_row
+from hexprefect.store.submission import (
+    check_fits,
+    check_needs,
+    check_query,
+    fits_some_day,
+    new_row,
+)
 from hexprefect.store.transaction import Transaction, grant_of
 from hexprefect.store.values import Grant, LeaseLost, NewRequest, Outcome, Submitted
 
@@ -71,6 +77,7 @@ def submit(tx: Transaction, request: NewRequest) -> Submitted | None:
         _reopen(tx, request, row)
         return None
     row = new_row(tx, request)
+    check_fits(tx, row)
     tx.add_request(row)
     appoint(tx, row, why="submitted")
     return None
@@ -209,9 +216,15 @@ def appoint_unappointed(tx: Transaction) -> int:
         .where(_request.state == "waiting", _request.instance.is_(None))
         .order_by(_request.order_key, _request.ready_at, _request.id)
     )
-    return sum(
-        appoint(tx, row._asdict(), why="an instance became available") is not None for row in rows
-    )
+    found = 0
+    for stored in rows.all():
+        row = stored._asdict()
+        if fits_some_day(tx, row):
+            found += appoint(tx, row, why="an instance became available") is not None
+        else:
+            # Its process submits it again and is told why.
+            close_open(tx, row, state="failed", outcome="failed", error="no instance can hold it")
+    return found
 
 
 def _stored(tx: Transaction, request: NewRequest) -> Row:
@@ -227,6 +240,7 @@ def _stored(tx: Transaction, request: NewRequest) -> Row:
 
 def _reopen(tx: Transaction, request: NewRequest, known: Row) -> None:
     row = new_row(tx, request)
+    check_fits(tx, row)
     kept = {"attempt": known["attempt"], "passed_over": 0}
     columns = {key: value for key, value in row.items() if key not in {"id", "query_id", *kept}}
     tx.connection.execute(

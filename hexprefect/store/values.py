@@ -32,6 +32,10 @@ class QueryEnded(HexprefectError):
     """A request was submitted for a query that is not running."""
 
 
+class NoInstanceFits(HexprefectError):
+    """A request is larger than any instance there is could ever hold: waiting would not help."""
+
+
 class UnknownInstance(HexprefectError):
     """No instance of this name is in the store."""
 
@@ -164,6 +168,8 @@ class InstanceView:
     foreign_running: int = 0
     """Requests of others, as far as the server tells."""
     foreign_waiting: int = 0
+    foreign_seen_at: float | None = None
+    """Epoch seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ stops the statement in the database itself, not only the wait for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -17,17 +18,21 @@ import anyio.to_thread
 import sqlalchemy
 
 from hexprefect.errors import CallerMistake
+from hexprefect.text2sql.access import Access
+from hexprefect.text2sql.audit import AuditTrail
 from hexprefect.text2sql.dialects.adapter import Adapter, Session
 from hexprefect.text2sql.dialects.registry import adapter_for
-from hexprefect.text2sql.errors import StatementFailed
+from hexprefect.text2sql.errors import StatementFailed, StatementRefused
 from hexprefect.text2sql.guard import CheckedStatement, check
 from hexprefect.text2sql.limits import Limits
-from hexprefect.text2sql.reflection import reflect
 from hexprefect.text2sql.rows import Rows
-from hexprefect.text2sql.schema import Schema
+from hexprefect.text2sql.schema import NO_VOCABULARY, Schema, Vocabulary
+from hexprefect.text2sql.snapshots import snapshots
 
 _GRACE_S = 5.0
 """How long an interrupted statement may take to let go before its session is given up."""
+_SCHEMA_TRUSTED_S = 10.0
+"""How long a schema is taken to be true without asking whether the structure changed."""
 
 Result = TypeVar("Result")
 
@@ -38,33 +43,68 @@ class Database:
     Use `await Database.connect(url)`, then `async with` or `await database.close()`.
     """
 
-    def __init__(self, adapter: Adapter, *, url: str, limits: Limits) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        *,
+        url: str,
+        limits: Limits,
+        key: str = "",
+        tenant: str | None = None,
+        access: Sequence[Access] = (),
+        vocabulary: Vocabulary = NO_VOCABULARY,
+    ) -> None:
         self.adapter = adapter
         self.limits = limits
         self.url = url
         """The URL as it may be shown: without its password."""
+        self.access = tuple(access)
+        self.vocabulary = vocabulary
+        self.refusals = AuditTrail(url, tenant)
+        """What the guard refused here, the newest last."""
+        self._key = key or url
         self._free_session = asyncio.Semaphore(limits.connections)
         # Twice as many, so that an interrupt never waits behind what it is to stop.
         self._threads = anyio.CapacityLimiter(2 * limits.connections)
         self._idle: list[Session] = []
         self._schema: Schema | None = None
+        self._schema_asked_at = 0.0
         self._schema_lock = asyncio.Lock()
 
     @classmethod
-    async def connect(cls, url: str, *, limits: Limits | None = None) -> Self:
+    async def connect(
+        cls,
+        url: str,
+        *,
+        limits: Limits | None = None,
+        tenant: str | None = None,
+        access: Sequence[Access] = (),
+        vocabulary: Vocabulary = NO_VOCABULARY,
+    ) -> Self:
         """Open the database and prove that it answers.
 
         Args:
             url: SQLAlchemy URL, for example `sqlite:///shop.sqlite`.
             limits: bounds on every statement.
+            tenant: who asks, for the record of what is refused.
+            access: what may be read; each can only take away from those before it.
+            vocabulary: what the prompt says of the database's words.
 
         Raises:
             CallerMistake: the URL is wrong or the database cannot be reached; the message names it
                 without its password.
         """
         adapter = adapter_for(url)
-        shown = sqlalchemy.make_url(url).render_as_string(hide_password=True)
-        database = cls(adapter, url=shown, limits=limits or Limits())
+        parsed = sqlalchemy.make_url(url)
+        database = cls(
+            adapter,
+            url=parsed.render_as_string(hide_password=True),
+            limits=limits or Limits(),
+            key=parsed.render_as_string(hide_password=False),
+            tenant=tenant,
+            access=access,
+            vocabulary=vocabulary,
+        )
         database._idle.append(await database._open())
         return database
 
@@ -74,23 +114,37 @@ class Database:
         return self.adapter.dialect
 
     async def schema(self, *, refresh: bool = False) -> Schema:
-        """The reflected schema with sample values; read once and kept until `refresh`.
+        """What may be read here, with sample values; read anew when the structure changed.
+
+        All who ask the same database with the same rights share one object. Whether it is still
+        true is asked when this is first called and then every few seconds.
+
+        Args:
+            refresh: read the catalogue in any case, for example after it was changed.
 
         Raises:
             CallerMistake: the catalogue cannot be read.
         """
         async with self._schema_lock:
-            if self._schema is None or refresh:
-                self._schema = await self._reflect()
+            now = time.monotonic()
+            is_old = now - self._schema_asked_at > _SCHEMA_TRUSTED_S
+            if self._schema is None or refresh or is_old:
+                self._schema = await self._snapshot(refresh)
+                self._schema_asked_at = now
             return self._schema
 
     async def check(self, sql: str) -> CheckedStatement:
         """Put a statement through the guard without running it.
 
         Raises:
-            StatementRefused: it breaks a rule.
+            StatementRefused: it breaks a rule; the refusal is logged and kept in `refusals`.
         """
-        return check(sql, dialect=self.dialect, schema=await self.schema())
+        schema = await self.schema()
+        try:
+            return check(sql, dialect=self.dialect, schema=schema)
+        except StatementRefused as refused:
+            self.refusals.refuse(sql, refused)
+            raise
 
     async def execute(self, sql: str) -> Rows:
         """Check one statement and run what the guard made of it.
@@ -181,9 +235,13 @@ class Database:
     async def _in_thread(self, function: Callable[[], Result]) -> Result:
         return await anyio.to_thread.run_sync(function, limiter=self._threads)
 
-    async def _reflect(self) -> Schema:
+    async def _snapshot(self, refresh: bool) -> Schema:
+        def form() -> Schema:
+            snapshot = snapshots.current(self._key, self.adapter, refresh=refresh)
+            return snapshot.form(self.access, self.vocabulary)
+
         try:
-            return await self._in_thread(lambda: reflect(self.adapter))
+            return await self._in_thread(form)
         except sqlalchemy.exc.SQLAlchemyError as error:
             raise CallerMistake(
                 f"The catalogue of {self.url} cannot be read: {type(error).__name__}.",

@@ -5,14 +5,16 @@ locks, sets or leaves the database, every table is in the reflected catalogue (o
 and every function is allowed for the dialect. What then runs is not the text that came in but the
 text regenerated from the checked tree, so that a comment or an odd byte cannot mean one thing to
 the guard and another to the database. Every refusal names its rule and what would pass.
+
+Tables are written as the catalogue spells them, and one of which only some columns may be read is
+written as a query of these columns: see `hexprefect.text2sql.resolution`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from types import MappingProxyType
 
 from sqlglot import exp
@@ -20,9 +22,15 @@ from sqlglot.errors import ErrorLevel, SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from hexprefect.text2sql.errors import StatementRefused
-from hexprefect.text2sql.functions import ALLOWED, FORBIDDEN
-from hexprefect.text2sql.names import must_be_quoted
+from hexprefect.text2sql.functions import check_function
 from hexprefect.text2sql.parsing import parse, tokenize
+from hexprefect.text2sql.resolution import (
+    check_hidden_columns,
+    hide_columns,
+    quote_from_catalogue,
+    resolve_tables,
+    spell_tables,
+)
 from hexprefect.text2sql.schema import Schema
 
 MAX_CHARACTERS = 50_000
@@ -60,6 +68,9 @@ _FORBIDDEN_NODES: tuple[tuple[type[exp.Expr], str, str], ...] = (
     (exp.Operator, "function", "an operator named by its schema can be anything"),
     (exp.Hint, "no-hints", "an optimizer hint steers the server"),
     (exp.Directory, "query-only", "a directory is not a table"),
+    (exp.NextValueFor, "data-changing", "NEXT VALUE FOR advances a sequence"),
+    (exp.Summarize, "query-only", "SUMMARIZE is not a SELECT"),
+    (exp.Show, "query-only", "SHOW tells of the server"),
 )
 
 
@@ -79,7 +90,7 @@ def check(sql: str, *, dialect: str, schema: Schema | None = None) -> CheckedSta
 
     Args:
         sql: the statement as a model or a person wrote it.
-        dialect: `sqlite` or `postgres`.
+        dialect: `sqlite`, `postgres`, `duckdb` or `mysql`.
         schema: the catalogue that table names must be in; None leaves that to the database.
 
     Raises:
@@ -88,15 +99,24 @@ def check(sql: str, *, dialect: str, schema: Schema | None = None) -> CheckedSta
     names = {} if schema is None else schema.spellings
     tree = _parse_one(sql, dialect, names)
     if schema is not None:
-        _quote_from_catalogue(tree, dialect, schema)
-    tables = _inspect(tree, dialect, schema)
+        quote_from_catalogue(tree, dialect, schema)
+    _inspect(tree, dialect)
+    found = resolve_tables(tree, dialect, schema)
+    if schema is not None:
+        check_hidden_columns(tree, dialect, found)
+        spell_tables(found, dialect)
+        hide_columns(found, dialect)
     generated = _generate(tree, dialect)
     # The generated text is what runs, so it is what must pass.
-    _inspect(_parse_one(generated, dialect), dialect, schema)
-    return CheckedStatement(generated, tables, _is_ordered(tree))
+    written = _parse_one(generated, dialect)
+    _inspect(written, dialect)
+    again = resolve_tables(written, dialect, schema)
+    return CheckedStatement(
+        generated, tuple(sorted({item.name for item in again})), _is_ordered(tree)
+    )
 
 
-def _inspect(tree: exp.Expr, dialect: str, schema: Schema | None) -> tuple[str, ...]:
+def _inspect(tree: exp.Expr, dialect: str) -> None:
     if not isinstance(tree.unnest(), _QUERIES):
         raise StatementRefused(
             "query-only", f"{tree.key.upper()} is not a query.", remedy=_READ_ONLY
@@ -104,8 +124,7 @@ def _inspect(tree: exp.Expr, dialect: str, schema: Schema | None) -> tuple[str, 
     for node in tree.walk():
         _check_node(node)
         if isinstance(node, exp.Func):
-            _check_function(node, dialect)
-    return tuple(sorted(_check_tables(tree, dialect, schema)))
+            check_function(node, dialect)
 
 
 def _parse_one(
@@ -156,148 +175,6 @@ def _check_node(node: exp.Expr) -> None:
     for kind, rule, problem in _FORBIDDEN_NODES:
         if isinstance(node, kind):
             raise StatementRefused(rule, f"{problem}.", remedy=_READ_ONLY)
-
-
-def _check_function(node: exp.Func, dialect: str) -> None:
-    if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
-        names = {node.name.casefold()}
-        known = names <= ALLOWED.get(dialect, frozenset())
-    else:
-        names = {name.casefold() for name in node.sql_names()}
-        known = True
-    if isinstance(node.parent, exp.Dot):
-        qualified = node.parent.sql(dialect=dialect)
-        if not qualified.casefold().startswith("pg_catalog."):
-            raise StatementRefused(
-                "function",
-                f"the function {qualified.partition('(')[0]} belongs to a schema.",
-                remedy="Use a built-in function by its bare name.",
-            )
-    if known and not names & FORBIDDEN:
-        return
-    name = min(names)
-    near = get_close_matches(name, ALLOWED.get(dialect, frozenset()), n=3)
-    remedy = f"Near names that pass: {', '.join(near)}." if near else "Use a built-in function."
-    raise StatementRefused(
-        "function", f"the function {name} is not allowed in {dialect}.", remedy=remedy
-    )
-
-
-def _check_tables(tree: exp.Expr, dialect: str, schema: Schema | None) -> Iterator[str]:
-    seen: set[str] = set()
-    for node in _table_names(tree):
-        if _names_a_cte(node, dialect):
-            continue
-        if schema is None:
-            found = node.name
-        else:
-            name, owner, database = _table_and_schema(node)
-            table = None if database else schema.table(name, owner)
-            if table is None:
-                raise _unknown_table(node, schema)
-            found = table.full_name
-        if found not in seen:
-            seen.add(found)
-            yield found
-
-
-def _table_names(tree: exp.Expr) -> Iterator[exp.Table | exp.Column]:
-    """Every place that reads a table by its name."""
-    for listed in tree.find_all(exp.In):
-        # SQLite's `x IN name` reads the table `name`.
-        field = listed.args.get("field")
-        if isinstance(field, exp.Column):
-            yield field
-        elif field is not None:
-            raise StatementRefused(
-                "catalogue",
-                f"{field.sql()} is not a list.",
-                remedy="Write IN (…) with a list or a SELECT.",
-            )
-    for table in tree.find_all(exp.Table):
-        if isinstance(table.this, exp.Identifier):
-            yield table
-        elif table.this is not None and not isinstance(table.this, exp.Func):
-            raise StatementRefused(
-                "catalogue",
-                f"{table.sql()} is not the name of a table.",
-                remedy="Name a table, at most with its schema.",
-            )
-
-
-def _table_and_schema(node: exp.Table | exp.Column) -> tuple[str, str | None, str]:
-    """Name, schema and database; a column after IN stands for a table."""
-    if isinstance(node, exp.Column):
-        return node.name, node.table or None, node.db
-    return node.name, node.db or None, node.catalog
-
-
-def _unknown_table(node: exp.Table | exp.Column, schema: Schema) -> StatementRefused:
-    name = ".".join(part for part in reversed(_table_and_schema(node)) if part)
-    known = {table.full_name.casefold(): table.full_name for table in schema.tables}
-    near = get_close_matches(name.casefold(), known, n=3, cutoff=0.5)
-    listed = [known[item] for item in near] or [table.full_name for table in schema.tables[:12]]
-    return StatementRefused(
-        "catalogue",
-        f"there is no table {name}.",
-        remedy=f"Tables that pass: {', '.join(listed)}." if listed else "The database is empty.",
-    )
-
-
-def _quote_from_catalogue(tree: exp.Expr, dialect: str, schema: Schema) -> None:
-    """Quote unquoted names that mean something else, or nothing, without quotes.
-
-    `SELECT Name FROM Singer` on a PostgreSQL table "Singer" gets the catalogue's spelling, and an
-    alias called `update` its quotes. A name in two spellings is left to the database.
-    """
-    aliases = {
-        alias.name.casefold(): frozenset({alias.name})
-        for node in tree.find_all(exp.Alias, exp.TableAlias, exp.CTE)
-        if isinstance(alias := node.args.get("alias") or node.this, exp.Identifier)
-    }
-    for node in tree.find_all(exp.Identifier):
-        if node.args.get("quoted"):
-            continue
-        key = node.name.casefold()
-        known = schema.spellings.get(key) or aliases.get(key, frozenset())
-        if dialect == "postgres" and node.name.lower() in known:
-            known = frozenset({node.name.lower()})
-        if len(known) == 1 and must_be_quoted(name := next(iter(known)), dialect):
-            node.set("this", name)
-            node.set("quoted", True)
-
-
-def _names_a_cte(table: exp.Table | exp.Column, dialect: str) -> bool:
-    """Whether a table's name means a WITH query that is visible where the table stands.
-
-    A query in a WITH list sees those before it, and itself and those after it only under
-    RECURSIVE; SQLite makes no such difference. Getting this wrong would let
-    `WITH pg_authid AS (SELECT * FROM pg_authid) …` read the real table.
-    """
-    bare_name, owner, database = _table_and_schema(table)
-    if owner or database:
-        return False
-    name = bare_name.casefold()
-    below: exp.Expr = table
-    above = table.parent
-    while above is not None:
-        if isinstance(above, exp.With):
-            sees_all = bool(above.args.get("recursive")) or dialect == "sqlite"
-            for cte in above.expressions:
-                if cte is below and not sees_all:
-                    break
-                if cte.alias.casefold() == name:
-                    return True
-        else:
-            with_ = above.args.get("with_")
-            if (
-                isinstance(with_, exp.With)
-                and with_ is not below
-                and any(cte.alias.casefold() == name for cte in with_.expressions)
-            ):
-                return True
-        below, above = above, above.parent
-    return False
 
 
 def _generate(tree: exp.Expr, dialect: str) -> str:

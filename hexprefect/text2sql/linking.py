@@ -23,7 +23,8 @@ from hexprefect.text2sql.names import words_of
 from hexprefect.text2sql.prompting import PromptBook, json_answer
 from hexprefect.text2sql.rendering import qualified_name
 from hexprefect.text2sql.schema import Schema, Table
-from hexprefect.text2sql.values import ValueMatch, value_index
+from hexprefect.text2sql.value_index import value_index
+from hexprefect.text2sql.values import ValueMatch
 
 STAGE = "schema_linking"
 _COLUMNS_RANKED = 60

@@ -1,7 +1,8 @@
 """sqlglot's parsers, with what our dialects write and sqlglot 30 does not read.
 
-In both dialects the count of a LIMIT is an expression, so `LIMIT 2 - n % 2` is a remainder; sqlglot
-reads the `%` as PERCENT, which neither has. The guard must not refuse what the database would run.
+In SQLite and PostgreSQL the count of a LIMIT is an expression, so `LIMIT 2 - n % 2` is a remainder;
+sqlglot reads the `%` as PERCENT, which neither has. The guard must not refuse what the database
+would run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from types import MappingProxyType
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ErrorLevel
+from sqlglot.parser import Parser
+from sqlglot.parsers.duckdb import DuckDBParser
+from sqlglot.parsers.mysql import MySQLParser
 from sqlglot.parsers.postgres import PostgresParser
 from sqlglot.parsers.sqlite import SQLiteParser
 from sqlglot.tokenizer_core import Token, TokenType
@@ -28,7 +32,12 @@ class _Postgres(PostgresParser):
         return super()._parse_term(parse_mod=True)
 
 
-_parsers = {"sqlite": _SQLite, "postgres": _Postgres}
+_parsers: dict[str, type[Parser]] = {
+    "sqlite": _SQLite,
+    "postgres": _Postgres,
+    "duckdb": DuckDBParser,
+    "mysql": MySQLParser,
+}
 
 
 _NEVER_INSIDE_A_QUERY = frozenset(

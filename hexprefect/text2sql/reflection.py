@@ -7,6 +7,7 @@ import datetime
 import decimal
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy
@@ -14,7 +15,9 @@ from sqlalchemy.engine.interfaces import ReflectedColumn, ReflectedForeignKeyCon
 from sqlalchemy.engine.reflection import ObjectKind
 
 from hexprefect.text2sql.dialects.adapter import Adapter
+from hexprefect.text2sql.inferred_keys import with_inferred_keys
 from hexprefect.text2sql.schema import Column, ForeignKey, Schema, Table
+from hexprefect.text2sql.view_sources import with_sources
 
 SAMPLES_A_COLUMN = 3
 """Three values a column took a 1.5B model from 33 to 41 of 60 questions; more cost prompt."""
@@ -24,6 +27,8 @@ _VALUES_A_COLUMN = 500
 _VALUES_A_DATABASE = 100_000
 _SAMPLED_TABLES = 200
 """Beyond this many tables only structure is read; a catalogue of thousands must open in seconds."""
+_DEFINED_VIEWS = 500
+"""Each takes a query; views beyond them count as made of something unknown."""
 _SAMPLE_CHARACTERS = 40
 _VALUE_CHARACTERS = 80
 
@@ -45,7 +50,13 @@ def reflect(adapter: Adapter) -> Schema:
                 for table in _tables(inspector, schema, comments)
             ]
             default = inspector.default_schema_name if adapter.dialect != "sqlite" else None
-            tables = _with_values(connection, structure)
+            sourced = with_sources(
+                with_inferred_keys(structure),
+                _definitions(inspector, structure),
+                dialect=adapter.dialect,
+                default_schema=default,
+            )
+            tables = _with_values(connection, sourced)
     finally:
         engine.dispose()
     return Schema(adapter.dialect, tuple(tables), default)
@@ -126,6 +137,16 @@ def _materialized(inspector: sqlalchemy.Inspector, schema: str | None) -> Sequen
         return ()
 
 
+def _definitions(inspector: sqlalchemy.Inspector, tables: Sequence[Table]) -> dict[str, str]:
+    """The statements behind the views, by full name; without those that may not be seen."""
+    found: dict[str, str] = {}
+    views = [table for table in tables if table.is_view]
+    for view in views[:_DEFINED_VIEWS]:
+        with contextlib.suppress(sqlalchemy.exc.SQLAlchemyError, NotImplementedError):
+            found[view.full_name] = inspector.get_view_definition(view.name, view.schema) or ""
+    return found
+
+
 def _type(found: sqlalchemy.types.TypeEngine[object]) -> str:
     if isinstance(found, sqlalchemy.types.NullType):
         return ""
@@ -135,7 +156,7 @@ def _type(found: sqlalchemy.types.TypeEngine[object]) -> str:
         return type(found).__name__.upper()
 
 
-def _with_values(connection: sqlalchemy.Connection, tables: list[Table]) -> list[Table]:
+def _with_values(connection: sqlalchemy.Connection, tables: Sequence[Table]) -> list[Table]:
     """Add samples to the first tables, and values while the whole budget lasts."""
     left = _VALUES_A_DATABASE
     filled = []
@@ -150,20 +171,8 @@ def _with_values(connection: sqlalchemy.Connection, tables: list[Table]) -> list
             values = _texts(frequent)[: min(left, _VALUES_A_COLUMN)]
             left -= len(values)
             samples = tuple(literal(value) for value in frequent[:SAMPLES_A_COLUMN])
-            columns.append(
-                Column(column.name, column.type, column.nullable, column.comment, samples, values)
-            )
-        filled.append(
-            Table(
-                table.name,
-                tuple(columns),
-                table.schema,
-                table.is_view,
-                table.primary_key,
-                table.foreign_keys,
-                table.comment,
-            )
-        )
+            columns.append(replace(column, samples=samples, values=values))
+        filled.append(replace(table, columns=tuple(columns)))
     return filled
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hexprefect.text2sql.names import quoted
-from hexprefect.text2sql.schema import Column, Schema, Table
+from hexprefect.text2sql.schema import Column, Schema, Table, Vocabulary
 
 CHARACTERS_A_TOKEN = 3.2
 """What Qwen2.5-Coder needs for DDL; the same figure as `Prompt.estimated_input_tokens`."""
 _COMMENT_CHARACTERS = 120
+_MEANING_CHARACTERS = 400
+_VOCABULARY_SHARE = 0.25
+"""Of the budget, at most, for glossary and examples: the tables matter more."""
 
 
 def estimated_tokens(text: str) -> int:
@@ -27,6 +30,8 @@ class RenderedSchema:
     tokens: int
     omitted_tables: tuple[str, ...] = ()
     has_samples: bool = True
+    omitted_words: int = 0
+    """Entries of the glossary and examples that did not fit."""
 
     @property
     def key(self) -> str:
@@ -48,11 +53,50 @@ def render_schema(
         token_budget: estimated tokens of the text, at most (one table is always shown).
         ranking: full names of tables; those not named come last, in schema order.
     """
+    words, omitted_words = _render_vocabulary(
+        schema.vocabulary, round(token_budget * _VOCABULARY_SHARE)
+    )
+    left = token_budget - (estimated_tokens(words) if words else 0)
+    tables = _render_tables(schema, left, ranking)
+    text = f"{tables.text}\n{words}" if words else tables.text
+    return replace(tables, text=text, tokens=estimated_tokens(text), omitted_words=omitted_words)
+
+
+def _render_tables(schema: Schema, token_budget: int, ranking: Sequence[str]) -> RenderedSchema:
     for with_samples in (True, False):
         text = _render_whole(schema, token_budget, with_samples)
         if text is not None:
             return RenderedSchema(text, estimated_tokens(text), has_samples=with_samples)
     return _render_ranked(schema, token_budget, ranking)
+
+
+def _render_vocabulary(vocabulary: Vocabulary, token_budget: int) -> tuple[str, int]:
+    """Glossary and examples as comments, in their order, and how many did not fit.
+
+    Every line is a comment on one line: nothing in them can pose as a part of the schema.
+    """
+    entries = [
+        *(
+            ("-- What words mean here:", f"-- {_one_line(word)}: {_meaning(meaning)}")
+            for word, meaning in vocabulary.glossary
+        ),
+        *(
+            (
+                "-- Verified statements:",
+                f"-- {_meaning(item.question)}\n-- {_meaning(item.sql)}",
+            )
+            for item in vocabulary.examples
+        ),
+    ]
+    lines: list[str] = []
+    omitted = 0
+    for heading, entry in entries:
+        wanted = [entry] if heading in lines else [heading, entry]
+        if estimated_tokens("\n".join([*lines, *wanted])) > token_budget:
+            omitted += 1
+            continue
+        lines.extend(wanted)
+    return "\n".join(lines), omitted
 
 
 def _render_whole(schema: Schema, token_budget: int, with_samples: bool) -> str | None:
@@ -111,7 +155,7 @@ def render_table(table: Table, dialect: str, with_samples: bool) -> str:
             )
             for item in table.columns
         ),
-        *((definition, "") for definition in _keys(table, dialect)),
+        *_keys(table, dialect),
     ]
     body = [
         f"  {definition}{',' if index < len(lines) - 1 else ''}{note}"
@@ -148,21 +192,28 @@ def _is_number_key(column: Column, keys: Collection[str]) -> bool:
     return column.name in keys and all(item.lstrip("-").isdigit() for item in column.samples)
 
 
-def _keys(table: Table, dialect: str) -> list[str]:
+def _keys(table: Table, dialect: str) -> list[tuple[str, str]]:
+    """Definitions of keys over several columns and of foreign keys, with what to note of them."""
     keys = []
     if len(table.primary_key) > 1:
-        keys.append(f"PRIMARY KEY ({_names(table.primary_key, dialect)})")
+        keys.append((f"PRIMARY KEY ({_names(table.primary_key, dialect)})", ""))
     for key in table.foreign_keys:
         target = quoted(key.table, dialect)
         if key.schema is not None:
             target = f"{quoted(key.schema, dialect)}.{target}"
         referred = f" ({_names(key.referred_columns, dialect)})" if key.referred_columns else ""
-        keys.append(f"FOREIGN KEY ({_names(key.columns, dialect)}) REFERENCES {target}{referred}")
+        columns = _names(key.columns, dialect)
+        note = " -- guessed from the names" if key.is_guess else ""
+        keys.append((f"FOREIGN KEY ({columns}) REFERENCES {target}{referred}", note))
     return keys
 
 
 def _names(names: Sequence[str], dialect: str) -> str:
     return ", ".join(quoted(name, dialect) for name in names)
+
+
+def _meaning(text: str) -> str:
+    return " ".join(text.split())[:_MEANING_CHARACTERS]
 
 
 def _one_line(text: str) -> str:

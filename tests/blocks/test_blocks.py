@@ -252,4 +252,4 @@ class TestHexgenStore:
 
     def test_a_driver_that_is_missing_is_named(self) -> None:
         with pytest.raises(CallerMistake, match="driver that is not installed"):
-            HexgenStore(url=SecretStr("mysql+pymysql://me@127.0.0.1/db")).test_connection()
+            HexgenStore(url=SecretStr("mysql+mysqlconnector://me@127.0.0.1/db")).test_connection()

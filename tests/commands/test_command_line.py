@@ -26,6 +26,8 @@ COMMANDS = [
     ["instances", "drain"],
     ["instances", "resume"],
     ["instances", "remove"],
+    ["instances", "profile"],
+    ["instances", "learn"],
     ["tenants", "list"],
     ["tenants", "add"],
     ["pools", "apply"],

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
@@ -35,6 +36,12 @@ def test_another_seed_gives_other_rows() -> None:
     ours, theirs = shop_rows(seed=7), shop_rows(seed=8)
     assert ours["order"] != theirs["order"]
     assert ours["city"] == theirs["city"]
+
+
+def test_many_threads_may_build_the_same_file_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        built = list(threads.map(build_shop, [tmp_path / "shop.sqlite"] * 8))
+    assert {path.read_bytes() for path in built} == {build_shop(tmp_path / "one").read_bytes()}
 
 
 def test_building_again_replaces_what_is_there_and_leaves_no_draft(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.exceptions import PrefectHTTPStatusError
 
+from hexprefect.orchestration.fleet_sync import spec_of_pool_instance
 from hexprefect.orchestration.pools import (
     PoolMistake,
     read_pool_instances,
@@ -120,6 +121,20 @@ async def test_an_attached_instance_takes_from_its_pool_what_it_leaves_out(
         assert instance.endpoint().headers() == {"Authorization": "Bearer sk-for-gpus"}
 
 
+@pytest.mark.parametrize("pools_word", [True, False])
+async def test_a_pool_or_an_instance_may_keep_its_described_profile(
+    client: PrefectClient, pools_word: bool
+) -> None:
+    instances = [
+        {"url": "http://gpu-1:8000"},
+        {"url": "http://gpu-2:8000", "learn_profile": not pools_word},
+    ]
+    await create(client, "rack", template("a100", learn_profile=pools_word, instances=instances))
+    first, second = await read_pool_instances(client)
+    assert (first.learn_profile, second.learn_profile) == (pools_word, not pools_word)
+    assert spec_of_pool_instance(second).learn_profile is not pools_word
+
+
 async def test_a_key_may_come_from_the_environment(
     client: PrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,8 +156,8 @@ async def test_launched_instances_count_their_ports_up(client: PrefectClient) ->
     await create(client, "rack", template("l40s", launch={**launch, "max_num_seqs": 24}))
     instances = await read_pool_instances(client)
     assert [(i.name, i.url, i.slots) for i in instances] == [
-        ("rack-1", "http://127.0.0.1:9000", 24),
-        ("rack-2", "http://127.0.0.1:9001", 24),
+        ("rack-launched-1", "http://127.0.0.1:9000", 24),
+        ("rack-launched-2", "http://127.0.0.1:9001", 24),
     ]
     assert instances[0].launch is not None
     assert instances[0].launch.quantization == "fp8"

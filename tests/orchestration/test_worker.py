@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, TypeVar
-from uuid import uuid4
+from typing import Any
 
 import pytest
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.client.schemas.objects import FlowRun
-from prefect.states import Cancelling, Scheduled
 
 from hexprefect.orchestration.pools_apply import read_templates
-
-T = TypeVar("T")
-LIMIT_S = 150.0
-"""Waits end here; nothing is asserted about how long they took."""
+from tests.orchestration.worker_bench import Bench, state_of, until, worker_bench
 
 FLOWS = """
 import asyncio, json, os, sys, time
@@ -113,118 +103,12 @@ async def with_tasks(notes: str):
 """
 
 
-@dataclass
-class Bench:
-    """A pool, its deployments, and the workers that a test starts."""
-
-    client: PrefectClient
-    environment: dict[str, str]
-    directory: Path
-    pool: str
-    notes: str
-    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    async def start_worker(self, name: str, **settings: Any) -> subprocess.Popen[bytes]:
-        worker = self._spawn(name, {"heartbeat_seconds": 2, "recovery_seconds": 2, **settings})
-        self.workers.append(worker)
-
-        async def started() -> bool:
-            assert worker.poll() is None, self.log(name)
-            return "started!" in self.log(name)
-
-        await until(started)
-        return worker
-
-    def _spawn(self, name: str, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
-        prefix = "PREFECT_INTEGRATIONS_HEXPREFECT_WORKER_"
-        environment = {f"{prefix}{key.upper()}": str(value) for key, value in settings.items()}
-        command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", self.pool]
-        with (self.directory / f"{name}.log").open("wb") as log:
-            return subprocess.Popen(
-                [*command, "--name", name],
-                env={**self.environment, **environment},
-                cwd=self.directory,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                # A worker that inherits an ignored SIGINT would ignore its own shutdown.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-            )
-
-    def log(self, name: str) -> str:
-        return (self.directory / f"{name}.log").read_text()
-
-    async def run(self, entry: str, *, wait: bool = True, **parameters: Any) -> FlowRun:
-        flow_id = await self.client.create_flow_from_name(entry.replace("_", "-"))
-        deployment = await self.client.create_deployment(
-            flow_id,
-            name=self.pool,
-            entrypoint=f"flows.py:{entry}",
-            path=str(self.directory),
-            work_pool_name=self.pool,
-        )
-        flow_run = await self.client.create_flow_run_from_deployment(
-            deployment, parameters=parameters, state=Scheduled()
-        )
-        return await self.end_of(flow_run) if wait else flow_run
-
-    async def end_of(self, flow_run: FlowRun) -> FlowRun:
-        async def ended() -> FlowRun | None:
-            seen = await self.client.read_flow_run(flow_run.id)
-            return seen if seen.state is not None and seen.state.is_final() else None
-
-        return await until(ended)
-
-    def _lines(self) -> list[str]:
-        path = Path(self.notes)
-        return path.read_text().splitlines() if path.exists() else []
-
-    async def noted(self, count: int = 1) -> list[dict[str, Any]]:
-        async def enough() -> list[dict[str, Any]] | None:
-            lines = self._lines()
-            return [json.loads(line) for line in lines] if len(lines) >= count else None
-
-        return await until(enough)
-
-    async def cancel(self, flow_run: FlowRun) -> None:
-        await self.client.set_flow_run_state(flow_run.id, Cancelling())
-
-
-async def until(found: Callable[[], Awaitable[T | None]]) -> T:
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline:
-        if result := await found():
-            return result
-        await asyncio.sleep(0.1)
-    raise AssertionError(f"not within {LIMIT_S} s: {found}")
-
-
 @pytest.fixture
 async def bench(
     prefect_client: PrefectClient, prefect_server: Any, tmp_path: Path
 ) -> AsyncIterator[Bench]:
-    pool = f"flows-{uuid4().hex[:8]}"
-    (tmp_path / "flows.py").write_text(FLOWS)
-    await prefect_client.create_work_pool(
-        WorkPoolCreate(name=pool, type="hexgen", base_job_template=read_templates()["text2sql"])
-    )
-    bench = Bench(
-        client=prefect_client,
-        environment=prefect_server.environment,
-        directory=tmp_path,
-        pool=pool,
-        notes=str(tmp_path / "notes.jsonl"),
-    )
-    yield bench
-    for worker in bench.workers:
-        if worker.poll() is None:
-            worker.kill()
-        worker.wait(timeout=10)
-    await prefect_client.delete_work_pool(pool)
-
-
-def state_of(flow_run: FlowRun) -> tuple[str, str]:
-    assert flow_run.state is not None
-    return flow_run.state.name, flow_run.state.message or ""
+    async with worker_bench(prefect_client, prefect_server.environment, tmp_path, FLOWS) as running:
+        yield running
 
 
 async def test_async_and_sync_flows_run_in_the_workers_own_process(bench: Bench) -> None:

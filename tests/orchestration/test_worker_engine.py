@@ -17,7 +17,8 @@ ENGINES = [(InProcessAsyncEngine, AsyncFlowRunEngine), (InProcessSyncEngine, Flo
 
 @pytest.mark.parametrize(("ours", "theirs"), ENGINES)
 @pytest.mark.parametrize(
-    "name", ["handle_success", "handle_exception", "handle_timeout", "handle_crash"]
+    "name",
+    ["call_flow_fn", "handle_success", "handle_exception", "handle_timeout", "handle_crash"],
 )
 def test_an_overridden_handler_still_overrides_something(
     ours: type, theirs: type, name: str
@@ -53,6 +54,13 @@ def test_the_worker_still_overrides_something(name: str) -> None:
     mine, original = getattr(HexgenWorker, name), getattr(BaseWorker, name)
     assert mine is not original
     assert list(inspect.signature(mine).parameters) == list(inspect.signature(original).parameters)
+
+
+def test_the_task_runner_is_still_entered_where_we_leave_it() -> None:
+    ours, theirs = InProcessAsyncEngine.setup_run_context, AsyncFlowRunEngine.setup_run_context
+    assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)
+    assert "self.flow.task_runner.duplicate()" in inspect.getsource(theirs)
+    assert "self.setup_run_context()" in inspect.getsource(AsyncFlowRunEngine.run_context)
 
 
 def test_the_base_worker_still_keeps_the_runs_that_it_submits() -> None:

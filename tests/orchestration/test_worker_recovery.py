@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from typing import Any
 from uuid import uuid4
@@ -10,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prefect.client.schemas.objects import FlowRun, State, StateType, Worker
+from prefect.states import AwaitingRetry, Completed, Failed, Running, Suspended
 
+from hexprefect.orchestration.worker_engine import RunControl
 from hexprefect.orchestration.worker_recovery import RELEASED, Census, Owner, judge
 
 NOW = datetime.datetime(2025, 1, 1, 12, tzinfo=datetime.UTC)
@@ -101,14 +104,43 @@ def test_an_earlier_life_of_this_worker_is_known_to_be_dead_at_the_first_search(
     orphan = run(StateType.RUNNING, owner=signed("me"), age=1)
     assert verdict(orphan, census(), first_search=True) == "reschedule"
     assert verdict(orphan, census()) == "leave"
-    own = run(StateType.RUNNING, owner=ME.text, age=1)
-    assert verdict(own, census(), first_search=True) == "leave"
+
+
+@pytest.mark.parametrize("first_search", [True, False])
+def test_a_run_that_has_left_this_worker_unfinished_is_rescheduled(first_search: bool) -> None:
+    """The server was away when its end was to be told; nobody else would ever look for it."""
+    lost = run(StateType.RUNNING, owner=ME.text, age=60)
+    assert verdict(lost, census(), first_search=first_search) == "reschedule"
+    assert verdict(lost, census(), mine=(lost.id,)) == "leave"
+    about_to_be_told = run(StateType.PENDING, owner=ME.text, age=1)
+    assert verdict(about_to_be_told, census()) == "leave"
 
 
 @pytest.mark.parametrize("owner", [None, RELEASED])
 def test_an_unsigned_run_has_some_time_to_be_signed(owner: str | None) -> None:
     assert verdict(run(StateType.PENDING, owner=owner, age=59), census()) == "leave"
     assert verdict(run(StateType.PENDING, owner=owner, age=61), census()) == "reschedule"
+
+
+def test_a_run_is_in_doubt_until_the_server_knows_its_end() -> None:
+    control = RunControl(run(StateType.RUNNING, owner=ME.text))
+    assert not control.has_been_told, "it has not begun"
+    loop = asyncio.new_event_loop()
+    control.done = loop.create_future()
+    assert not control.has_been_told
+    control.done.set_result(Running())
+    assert not control.has_been_told
+    for final in (Completed(), Failed(), Suspended(), AwaitingRetry()):
+        control.done = loop.create_future()
+        control.done.set_result(final)
+        assert control.has_been_told
+    control.done = loop.create_future()
+    control.done.set_exception(ConnectionError("the server is away"))
+    assert not control.has_been_told
+    control.ending = "cancel"
+    assert control.has_been_told, "the worker tells it, and tries again"
+    control.done.exception()
+    loop.close()
 
 
 @pytest.mark.parametrize("owner", [None, RELEASED])

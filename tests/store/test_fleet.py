@@ -192,6 +192,24 @@ def test_a_pool_is_made_to_be_exactly_its_instances(process):
     assert process.view("a").state == "alive"
 
 
+def test_what_an_operator_drains_is_left_to_drain_when_its_pool_is_read_again(process):
+    spec = InstanceSpec("m", "http://m", FAST, slots=1, pool="gpu")
+
+    def synchronise(**options):
+        process.store.transact(
+            lambda tx: move_instance.synchronise(tx, [spec], pool="gpu", **options)
+        )
+        return process.view("m").state
+
+    assert synchronise() == "alive"
+    process.set_state("m", "draining", "by an operator")
+    assert synchronise() == "draining"
+    process.set_state("m", "alive")
+    process.set_state("m", "draining", move_instance.paused_reason("gpu"))
+    assert synchronise(paused=True) == "draining"
+    assert synchronise() == "alive", "the pool is paused no longer"
+
+
 def test_an_instance_is_removed_once_nothing_remembers_it(process):
     process.instance("m")
     process.instance("n")

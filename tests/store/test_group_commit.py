@@ -81,6 +81,35 @@ def test_a_refused_transition_does_not_harm_those_that_share_its_commit(process,
     assert commits == [1, 3]
 
 
+def test_what_is_submitted_later_in_a_commit_was_not_overtaken_by_what_started_in_it(
+    process, commits
+):
+    """A query that ends amid a commit lets in who waits; a more urgent one then comes too late."""
+    process.instance("m")
+    patient, ends, urgent = process.query(slo_s=500.0), process.query(), process.query(slo_s=5.0)
+    running = process.submit(patient, "running")
+    process.submit(patient, "patient")
+    commits.clear()
+    with Held(process.store):
+        done = process.store.enqueue(
+            lambda tx: move_request.finish(
+                tx, request_id="running", attempt=running.grant.attempt, outcome=Outcome({})
+            )
+        )
+        process.store.enqueue(lambda tx: end_query(tx, ends.id, state="answered"))
+        late = process.store.enqueue_submit(process.request(urgent, "urgent"))
+    done.result(30)
+    assert late.result(30).state == "waiting"
+    assert commits == [1, 3]
+    first, second = process.row("patient"), process.row("urgent")
+    assert first["state"] == "running"
+    assert second["order_key"] < first["order_key"]
+    assert second["submitted_at"] == first["admitted_at"]
+    process.finish(next(grant for grant in process.granted if grant.request_id == "patient"))
+    assert process.state("urgent") == "running"
+    assert process.violations() == []
+
+
 def test_an_unexpected_error_rolls_back_and_the_others_are_committed_without_it(process, commits):
     process.instance("m", slots=4)
     query = process.query()

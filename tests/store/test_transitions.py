@@ -10,7 +10,7 @@ from hexprefect.errors import CallerMistake
 from hexprefect.scheduling import Profile, Workflow, WorkflowNode
 from hexprefect.scheduling.admission import DEFAULT_PATIENCE
 from hexprefect.store import LeaseLost
-from hexprefect.store.values import NeedsUnfinished, QueryEnded
+from hexprefect.store.values import NeedsUnfinished, NoInstanceFits, QueryEnded
 
 
 def test_a_request_with_room_runs_at_once(process):
@@ -352,14 +352,35 @@ def test_a_large_request_is_not_passed_over_for_ever(process):
     assert process.state("large") == "running"
 
 
-def test_what_no_instance_can_hold_waits_unappointed_until_one_can(process):
+def test_what_no_instance_could_ever_hold_is_refused_at_once(process):
     process.instance("small", small_memory(1000))
+    process.instance("short", context_tokens=512)
     query = process.query()
-    submitted = process.submit(query, "r", input_tokens=5000)
-    assert (submitted.state, submitted.instance) == ("waiting", None)
+    with pytest.raises(NoInstanceFits, match=r"needs 5010 tokens .*short 512, small 1000"):
+        process.submit(query, "r", input_tokens=5000)
+    assert process.counts() == {}
     process.instance("large", small_memory(10_000))
+    assert process.submit(query, "r", input_tokens=5000).instance == "large"
+
+
+@pytest.mark.parametrize("state", ["dead", "draining"])
+def test_what_an_instance_that_is_away_can_hold_waits_for_it(process, state):
+    process.instance("small", small_memory(1000))
+    process.instance("large", small_memory(10_000))
+    process.set_state("large", state)
+    submitted = process.submit(process.query(), "r", input_tokens=5000)
+    assert (submitted.state, submitted.instance) == ("waiting", None)
+    process.set_state("large", "alive")
     assert process.row("r")["instance"] == "large"
     assert process.state("r") == "running"
+
+
+def test_what_waits_for_any_instance_is_ended_when_those_that_come_are_too_small(process):
+    process.submit(process.query(), "r", input_tokens=5000)
+    assert process.state("r") == "waiting"
+    process.instance("small", small_memory(1000))
+    assert process.state("r") == "failed"
+    assert process.row("r")["error"] == "no instance can hold it"
 
 
 def test_the_context_length_is_a_limit_of_its_own(process):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexprefect.text2sql.database import Database
-from hexprefect.text2sql.errors import StatementFailed, StatementRefused
+from hexprefect.text2sql.errors import StatementRefused
 from hexprefect.text2sql.guard import MAX_CHARACTERS, check
 from hexprefect.text2sql.schema import Column, Schema, Table
+
+DIALECTS = ["sqlite", "postgres", "duckdb", "mysql"]
+DEFAULT_SCHEMAS = {"sqlite": None, "postgres": "public", "duckdb": "main", "mysql": "shop"}
 
 
 def schema_of(dialect: str) -> Schema:
@@ -24,7 +26,7 @@ def schema_of(dialect: str) -> Schema:
             Table("order", (Column("order_id", "INTEGER"), Column("Order Date", "DATE"))),
             Table("customer", columns, schema="archive"),
         ),
-        default_schema=None if dialect == "sqlite" else "public",
+        default_schema=DEFAULT_SCHEMAS[dialect],
     )
 
 
@@ -33,18 +35,17 @@ def hostile_statements(dialect: str) -> list[str]:
     folder = Path(__file__).parent / "hostile"
     return [
         line
-        for name in ("both", dialect)
+        for name in ("every", dialect)
         for line in (folder / f"{name}.sql").read_text(encoding="utf-8").splitlines()
     ]
 
 
-HOSTILE = [
-    (dialect, sql) for dialect in ("sqlite", "postgres") for sql in hostile_statements(dialect)
-]
+HOSTILE = [(dialect, sql) for dialect in DIALECTS for sql in hostile_statements(dialect)]
 
 
-def test_there_are_enough_hostile_statements() -> None:
-    assert len({sql for _, sql in HOSTILE}) >= 150
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_there_are_enough_hostile_statements(dialect: str) -> None:
+    assert len(set(hostile_statements(dialect))) >= 150
 
 
 @pytest.mark.parametrize(("dialect", "sql"), HOSTILE)
@@ -55,28 +56,6 @@ def test_hostile_statements_are_refused_with_rule_and_remedy(dialect: str, sql: 
     assert caught.value.remedy
 
 
-def digests(folder: Path) -> dict[str, str]:
-    return {item.name: hashlib.sha256(item.read_bytes()).hexdigest() for item in folder.iterdir()}
-
-
-async def test_the_sqlite_wall_alone_keeps_the_file_unchanged(
-    shop: Database, tmp_path: Path
-) -> None:
-    """The guard is bypassed: the authorizer and the read-only file must do."""
-    before = digests(tmp_path)
-    ran = []
-    for sql in hostile_statements("sqlite"):
-        try:
-            await shop._run(sql)
-        except StatementFailed:
-            continue
-        ran.append(sql)
-    # SQLite only describes what EXPLAIN explains; the guard refuses it as no answer to a question.
-    assert [sql for sql in ran if not sql.startswith("EXPLAIN")] == []
-    assert digests(tmp_path) == before
-    assert (await shop.execute("SELECT COUNT(*) FROM customer")).rows == ((3,),)
-
-
 @pytest.mark.parametrize(
     "sql",
     [
@@ -84,7 +63,6 @@ async def test_the_sqlite_wall_alone_keeps_the_file_unchanged(
         "select name from customer;",
         "SELECT name FROM customer -- ; DROP TABLE customer",
         "SELECT name /* DELETE FROM customer */ FROM customer",
-        "VALUES (1, 'a'), (2, 'b')",
         "SELECT 1 UNION ALL SELECT 2",
         "SELECT name FROM customer EXCEPT SELECT name FROM customer WHERE city = 'x'",
         "WITH numbers(n, m) AS (SELECT 1, 2) SELECT n + m FROM numbers",
@@ -103,17 +81,63 @@ async def test_the_sqlite_wall_alone_keeps_the_file_unchanged(
         "SELECT name FROM customer WHERE customer_id IN (SELECT customer_id FROM customer)",
         "SELECT REPLACE(name, 'a', 'b') FROM customer",
         "SELECT a.name FROM customer a CROSS JOIN customer b",
-        "SELECT name FROM customer LIMIT 2 - (SELECT COUNT(*) FROM customer) % 2",
     ],
 )
-@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_honest_statements_pass(dialect: str, sql: str) -> None:
+    if dialect == "mysql":
+        sql = sql.replace('"', "`")
     check(sql, dialect=dialect, schema=schema_of(dialect))
 
 
 @pytest.mark.parametrize(
     ("dialect", "sql"),
     [
+        ("sqlite", "SELECT name FROM customer LIMIT 2 - (SELECT COUNT(*) FROM customer) % 2"),
+        ("postgres", "SELECT name FROM customer LIMIT 2 - (SELECT COUNT(*) FROM customer) % 2"),
+        ("sqlite", "VALUES (1, 'a'), (2, 'b')"),
+        ("postgres", "VALUES (1, 'a'), (2, 'b')"),
+        ("duckdb", "VALUES (1, 'a'), (2, 'b')"),
+        ("duckdb", "FROM customer"),
+        ("duckdb", "FROM customer SELECT name WHERE city = 'x'"),
+        ("duckdb", "SELECT * EXCLUDE (city) FROM customer"),
+        ("duckdb", "SELECT * REPLACE (UPPER(name) AS name) FROM customer"),
+        ("duckdb", "SELECT COLUMNS('n.*') FROM customer"),
+        ("duckdb", "SELECT list_transform([1, 2], x -> x + 1), [x + 1 FOR x IN [1, 2]]"),
+        ("duckdb", "SELECT {'a': 1}.a, MAP {'k': 1}, [1, 2, 3][1:2]"),
+        ("duckdb", "SELECT name, ROW_NUMBER() OVER () AS n FROM customer QUALIFY n < 3"),
+        ("duckdb", "SELECT city, COUNT(*) FROM customer GROUP BY ALL ORDER BY ALL"),
+        ("duckdb", 'SELECT strftime("Order Date", \'%Y-%m\') FROM "order"'),
+        ("duckdb", 'SELECT date_trunc(\'month\', "Order Date"), today() FROM "order"'),
+        ("duckdb", "SELECT median(customer_id), quantile_cont(customer_id, 0.9) FROM customer"),
+        ("duckdb", "SELECT string_agg(name, ', ' ORDER BY name) FROM customer"),
+        ("duckdb", "SELECT arg_max(name, customer_id), any_value(city) FROM customer"),
+        ("duckdb", "SELECT regexp_extract(name, '[a-z]+'), name SIMILAR TO 'A.*' FROM customer"),
+        ("duckdb", "SELECT unnest([1, 2]), g FROM generate_series(1, 2) AS t(g)"),
+        ("duckdb", "SELECT try_cast(name AS INTEGER), name::VARCHAR FROM customer"),
+        ("duckdb", "SELECT * FROM customer USING SAMPLE 2"),
+        ("duckdb", 'SELECT * FROM customer POSITIONAL JOIN "order"'),
+        ("duckdb", "SELECT main.customer.name FROM main.customer"),
+        ("mysql", "SELECT DATE_FORMAT(`Order Date`, '%Y-%m'), YEAR(`Order Date`) FROM `order`"),
+        ("mysql", "SELECT GROUP_CONCAT(DISTINCT name ORDER BY name SEPARATOR ', ') FROM customer"),
+        ("mysql", "SELECT TIMESTAMPDIFF(DAY, `Order Date`, CURDATE()) FROM `order`"),
+        (
+            "mysql",
+            "SELECT `Order Date` + INTERVAL 1 DAY, DATE_ADD(NOW(), INTERVAL 1 HOUR) FROM `order`",
+        ),
+        ("mysql", "SELECT IF(city IS NULL, 'none', city), IFNULL(city, 'x') FROM customer"),
+        ("mysql", "SELECT customer_id DIV 2, customer_id MOD 2, customer_id % 2 FROM customer"),
+        ("mysql", "SELECT CAST(customer_id AS CHAR), CAST(name AS SIGNED) FROM customer"),
+        ("mysql", "SELECT CONVERT(name USING utf8mb4), CONCAT_WS(',', name, city) FROM customer"),
+        ("mysql", "SELECT name REGEXP '^A', name RLIKE 'a', name <=> NULL FROM customer"),
+        ("mysql", "SELECT SUBSTRING_INDEX(name, ' ', 1), LOCATE('a', name) FROM customer"),
+        ("mysql", "SELECT STR_TO_DATE('2024', '%Y'), UNIX_TIMESTAMP(), FROM_UNIXTIME(0)"),
+        ("mysql", "SELECT JSON_EXTRACT('{\"a\": 1}', '$.a'), JSON_OBJECT('a', 1)"),
+        ("mysql", 'SELECT "text in double quotes" FROM customer'),
+        ("mysql", "SELECT name FROM customer LIMIT 5, 10"),
+        ("mysql", "SELECT city, COUNT(*) FROM customer GROUP BY city WITH ROLLUP"),
+        ("mysql", "SELECT STRAIGHT_JOIN a.name FROM customer a JOIN customer b USING (city)"),
+        ("mysql", "SELECT shop.customer.name FROM shop.customer"),
         ("sqlite", "SELECT name AS update_ , 1 AS 'update' FROM customer"),
         ("postgres", "SELECT name AS update FROM customer"),
         ("postgres", "SELECT update.name FROM customer AS update"),
@@ -160,7 +184,7 @@ def test_a_refusal_names_near_tables_that_would_pass() -> None:
 @pytest.mark.parametrize(
     ("sql", "regenerated"),
     [
-        ("SELECT c.NAME FROM Customer AS c", 'SELECT c."name" FROM Customer AS c'),
+        ("SELECT c.NAME FROM Customer AS c", 'SELECT c."name" FROM customer AS c'),
         ("SELECT c.DATE FROM customer AS c", 'SELECT c."date" FROM customer AS c'),
         ("SELECT c.kind FROM customer AS c", 'SELECT c."Kind" FROM customer AS c'),
         ('SELECT c."Kind" FROM customer AS c', 'SELECT c."Kind" FROM customer AS c'),
@@ -210,7 +234,7 @@ def test_malformed_statements_are_refused_by_their_own_rule(sql: str, rule: str)
 
 @given(
     text=st.text(alphabet="SELCTFROMselctfrom customer;'\"`-/*()[]=,1\n\\$@:#", max_size=60),
-    dialect=st.sampled_from(["sqlite", "postgres"]),
+    dialect=st.sampled_from(DIALECTS),
 )
 def test_no_text_makes_the_guard_fail_in_another_way(text: str, dialect: str) -> None:
     for sql in (text, f"SELECT {text} FROM customer", f"SELECT * FROM customer {text}"):

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hexprefect.text2sql.database import Database
@@ -15,7 +15,7 @@ from hexprefect.text2sql.names import quoted, words_of
 from hexprefect.text2sql.reflection import literal
 from hexprefect.text2sql.rendering import estimated_tokens, render_schema, render_table
 from hexprefect.text2sql.schema import Column, ForeignKey, Schema, Table
-from hexprefect.text2sql.values import value_index
+from hexprefect.text2sql.value_index import value_index
 
 
 async def test_tables_views_keys_and_samples_are_read(shop: Database) -> None:
@@ -112,6 +112,7 @@ tables = st.lists(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tables=tables, budget=st.integers(min_value=100, max_value=2_000))
 def test_a_rendering_keeps_its_budget_and_names_what_it_leaves_out(
     tables: list[Table], budget: int

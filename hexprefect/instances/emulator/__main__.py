@@ -8,8 +8,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 from hexprefect.errors import CallerMistake, HexprefectError
 from hexprefect.instances.client import InstanceClient
@@ -20,6 +20,11 @@ from hexprefect.instances.endpoint import Endpoint
 from hexprefect.instances.profiles import hardware_names
 
 _PARENT_CHECK_S = 0.5
+
+API_KEY_VARIABLE = "HEXPREFECT_EMULATOR_API_KEY"
+
+Announce = Callable[[Sequence[Emulator]], AbstractAsyncContextManager[None]]
+"""Entered once all of them listen, left before they stop."""
 
 
 def read_cluster(text: str) -> dict[str, int]:
@@ -39,10 +44,11 @@ def read_cluster(text: str) -> dict[str, int]:
     return cluster
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m hexprefect.instances.emulator", description=main.__doc__
-    )
+def emulator_parser(
+    prog: str = "python -m hexprefect.instances.emulator",
+) -> argparse.ArgumentParser:
+    """The options of emulated instances; others may add their own."""
+    parser = argparse.ArgumentParser(prog=prog, description=main.__doc__)
     add = parser.add_argument
     add("--profile", default="a100", help=f"hardware, one of {', '.join(hardware_names())}")
     add("--cluster", help="a whole fleet instead, for example a100:2,l40s:1, on free ports")
@@ -52,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--time-scale", type=float, default=1.0, help="times faster than life (default 1)")
     add("--max-num-seqs", type=int, default=256, help="sequences at once (default 256)")
     add("--max-num-batched-tokens", type=int, default=2048, help="tokens a step (default 2048)")
-    add("--max-num-queued-reqs", type=int, help="waiting requests before a 503")
+    add("--max-num-queued-reqs", type=int, help="requests at once before a 503")
     add("--max-model-len", type=int, default=32_768, help="tokens a sequence (default 32768)")
     add("--kv-tokens", type=int, help="KV memory in tokens; default: the profile's")
     add("--scheduling-policy", choices=("priority", "fcfs"), default="priority")
@@ -74,27 +80,36 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve emulated vLLM instances until SIGTERM. Prints a JSON line for each that listens."""
-    options = _parser().parse_args(arguments)
+    return serve(emulator_parser().parse_args(arguments))
+
+
+def serve(options: argparse.Namespace, *, announce: Announce | None = None) -> int:
+    """Serve as `emulator_parser` was told, until SIGTERM; returns the exit code."""
     # The API key is taken from the environment: a command line can be read by all.
     try:
-        asyncio.run(_serve(options, os.environ.get("HEXPREFECT_EMULATOR_API_KEY")))
+        asyncio.run(_serve(options, os.environ.get(API_KEY_VARIABLE), announce))
     except HexprefectError as failure:
         print(f"error: {failure}", file=sys.stderr)
         return 2
     return 0
 
 
-async def _serve(options: argparse.Namespace, api_key: str | None) -> None:
+async def _serve(
+    options: argparse.Namespace, api_key: str | None, announce: Announce | None
+) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, ended.set)
     async with AsyncExitStack() as stack:
         content = await _content(options, stack)
-        for emulator in _emulators(options, content, api_key):
+        emulators = _emulators(options, content, api_key)
+        for emulator in emulators:
             endpoint = await stack.enter_async_context(emulator)
             told = {"name": endpoint.name, "url": endpoint.url, "model": endpoint.model}
             print(json.dumps(told), flush=True)
+        if announce is not None:
+            await stack.enter_async_context(announce(emulators))
         while not ended.is_set():
             try:
                 await asyncio.wait_for(ended.wait(), _PARENT_CHECK_S)

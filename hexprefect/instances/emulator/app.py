@@ -17,21 +17,17 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from hexprefect.errors import CallerMistake
-from hexprefect.instances.emulator.content import Answer
-from hexprefect.instances.emulator.engine import Sequence
+from hexprefect.instances.emulator import bodies
 from hexprefect.instances.emulator.fault import Fault
-from hexprefect.instances.emulator.instance import EmulatedInstance, EngineDead, Timing
+from hexprefect.instances.emulator.instance import EmulatedInstance, EngineDead
 from hexprefect.instances.emulator.protocol import (
     Generation,
     ProtocolError,
-    check_model,
-    count_tokens,
+    check_content_type,
     parse_generation,
+    parse_tokenize,
     read_object,
 )
-
-VLLM_VERSION = "0.32.0"
-"""The version whose behaviour is emulated."""
 
 _DEAD = ProtocolError(
     "EngineCore encountered an issue. See stack trace (above) for the root cause.",
@@ -54,7 +50,7 @@ class EmulatorApp:
         instance: runs the generations.
         model: the model's name.
         max_model_len: tokens that one sequence may have.
-        max_num_queued_reqs: waiting requests beyond which new ones get a 503; None: no limit.
+        max_num_queued_reqs: requests, running and waiting, beyond which new ones get a 503.
         api_key: where one is required.
         on_fault: told of a fault that is switched on or off over HTTP.
     """
@@ -102,9 +98,7 @@ class EmulatorApp:
 
     async def _generate(self, request: Request, send: Send, *, chat: bool) -> None:
         self._authorise(request)
-        kind = request.headers.get("content-type", "application/json")
-        if not kind.split(";")[0].strip().lower().endswith("json"):
-            raise HTTPException(415, "Unsupported Media Type: Only 'application/json' is allowed")
+        check_content_type(request.headers.get("content-type"))
         generation = parse_generation(
             await request.body(),
             chat=chat,
@@ -112,7 +106,7 @@ class EmulatorApp:
             max_model_len=self.max_model_len,
             policy=self.instance.engine.options.scheduling_policy,
         )
-        self._shed_load()
+        self._shed_load(generation)
         if self.instance.strikes("error"):
             raise _TOLD_TO_FAIL
         self.instance.in_flight += 1
@@ -137,11 +131,10 @@ class EmulatorApp:
             await self._answer_streaming(generation, request_id, send)
             return
         try:
-            answer, timing, sequence = await self.instance.generate(generation)
+            generated = await self._generate_choices(generation)
         except EngineDead as dead:
             raise _DEAD from dead
-        body = self._whole(generation, request_id, answer, sequence)
-        body["metrics"] = _timing_fields(timing, sequence)
+        body = bodies.whole(generation, request_id, self.model, generated)
         content = json.dumps(body).encode()
         await _begin(send, "application/json", len(content))
         if self.instance.strikes("die"):
@@ -149,70 +142,30 @@ class EmulatorApp:
             raise ConnectionBroken
         await send({"type": "http.response.body", "body": content})
 
+    async def _generate_choices(self, generation: Generation) -> list[bodies.Generated]:
+        """All choices at once. The engine's death fails them all."""
+        choices = (self.instance.generate(generation) for _ in range(generation.choices))
+        return list(await asyncio.gather(*choices))
+
     async def _answer_streaming(self, generation: Generation, request_id: str, send: Send) -> None:
         await _begin(send, "text/event-stream; charset=utf-8")
         dies = self.instance.strikes("die")
+        about = (generation, request_id, self.model)
         try:
             if generation.chat:
-                await self._event(
-                    generation, request_id, send, {"role": "assistant", "content": ""}
-                )
+                await _send_event(send, bodies.opening_event(*about))
             async for piece, answer, sequence, timing in self.instance.stream(generation):
                 reason = None if timing is None else answer.finish_reason
-                await self._event(generation, request_id, send, {"content": piece}, reason)
+                await _send_event(send, bodies.text_event(*about, piece, reason))
                 if dies:
                     raise ConnectionBroken
                 if timing is not None and generation.include_usage:
-                    usage = _usage(generation, sequence)
-                    await self._event(generation, request_id, send, None, usage=usage)
+                    await _send_event(send, bodies.usage_event(*about, sequence, timing))
         except EngineDead:
             await _send_event(send, _DEAD.body())
         except ProtocolError as failure:
             await _send_event(send, failure.body())
         await _send_event(send, None)
-
-    def _whole(
-        self, generation: Generation, request_id: str, answer: Answer, sequence: Sequence
-    ) -> dict[str, Any]:
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "stop_reason": None}
-        choice["finish_reason"] = answer.finish_reason
-        if generation.chat:
-            choice["message"] = {"role": "assistant", "content": answer.text, "tool_calls": []}
-        else:
-            choice["text"] = answer.text
-        return {
-            "id": request_id,
-            "object": "chat.completion" if generation.chat else "text_completion",
-            "created": int(time.time()),
-            "model": self.model,
-            "choices": [choice],
-            "usage": _usage(generation, sequence),
-        }
-
-    async def _event(
-        self,
-        generation: Generation,
-        request_id: str,
-        send: Send,
-        delta: dict[str, Any] | None,
-        finish_reason: str | None = None,
-        *,
-        usage: dict[str, Any] | None = None,
-    ) -> None:
-        choices: list[dict[str, Any]] = []
-        if delta is not None:
-            said = {"delta": delta} if generation.chat else {"text": delta.get("content", "")}
-            choices = [{"index": 0, **said, "logprobs": None, "finish_reason": finish_reason}]
-        event: dict[str, Any] = {
-            "id": request_id,
-            "object": "chat.completion.chunk" if generation.chat else "text_completion",
-            "created": int(time.time()),
-            "model": self.model,
-            "choices": choices,
-        }
-        if usage is not None:
-            event["usage"] = usage
-        await _send_event(send, event)
 
     def _authorise(self, request: Request) -> None:
         if self._api_key is None:
@@ -220,29 +173,25 @@ class EmulatorApp:
         if request.headers.get("authorization") != f"Bearer {self._api_key}":
             raise HTTPException(401, "Unauthorized")
 
-    def _shed_load(self) -> None:
+    def _shed_load(self, generation: Generation) -> None:
+        """As vLLM, which counts what runs and what waits."""
         limit = self._max_num_queued_reqs
-        if limit is not None and self.instance.engine.waiting >= limit:
+        engine = self.instance.engine
+        if limit is not None and engine.running + engine.waiting + generation.choices > limit:
             raise ProtocolError(
-                f"The engine's queue is full ({limit} requests wait). Try another instance.",
+                "The engine is currently busy and cannot accept new requests. "
+                "Please try again later or on a different instance.",
                 status=503,
-                kind="ServiceUnavailableError",
+                kind="Service Unavailable",
             )
 
     # -- the rest ------------------------------------------------------------------------------
 
     async def _models(self, request: Request) -> Response:
         self._authorise(request)
-        card = {
-            "id": self.model,
-            "object": "model",
-            "created": self._started,
-            "owned_by": "vllm",
-            "root": self.model,
-            "parent": None,
-            "max_model_len": self.max_model_len,
-        }
-        return JSONResponse({"object": "list", "data": [card]})
+        return JSONResponse(
+            bodies.model_list(self.model, max_model_len=self.max_model_len, created=self._started)
+        )
 
     async def _health(self, request: Request) -> Response:
         fault = self.instance.fault
@@ -252,19 +201,15 @@ class EmulatorApp:
         return JSONResponse({"server_load": self.instance.in_flight})
 
     async def _version(self, request: Request) -> Response:
-        return JSONResponse({"version": VLLM_VERSION})
+        return JSONResponse({"version": bodies.VLLM_VERSION})
 
     async def _metrics(self, request: Request) -> Response:
         kind = "text/plain; version=1.0.0; charset=utf-8"
         return Response(self.instance.metrics.text(), media_type=kind)
 
     async def _tokenize(self, request: Request) -> Response:
-        body = read_object(await request.body())
-        check_model(body, self.model)
-        prompt = body.get("prompt")
-        if not isinstance(prompt, str):
-            raise ProtocolError("1 validation error: Field required: ('body', 'prompt')")
-        count = count_tokens(prompt)
+        check_content_type(request.headers.get("content-type"))
+        count = parse_tokenize(await request.body(), model=self.model)
         return JSONResponse(
             {
                 "count": count,
@@ -306,27 +251,6 @@ class _Route:
         await self._handler(Request(scope, receive), send)
 
 
-def _usage(generation: Generation, sequence: Sequence) -> dict[str, Any]:
-    return {
-        "prompt_tokens": generation.prompt_tokens,
-        "completion_tokens": sequence.output_tokens,
-        "total_tokens": generation.prompt_tokens + sequence.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": sequence.cached_tokens},
-    }
-
-
-def _timing_fields(timing: Timing, sequence: Sequence) -> dict[str, float]:
-    gaps = max(1, sequence.output_tokens - 1)
-    generating = timing.prefill_s + timing.decode_s
-    return {
-        "time_to_first_token_ms": 1000 * timing.first_token_s,
-        "queue_time_ms": 1000 * timing.queue_s,
-        "generation_time_ms": 1000 * timing.decode_s,
-        "mean_itl_ms": 1000 * timing.decode_s / gaps,
-        "tokens_per_second": sequence.output_tokens / generating if generating > 0 else 0.0,
-    }
-
-
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -360,6 +284,7 @@ def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 401:
         return JSONResponse({"error": error.detail}, status_code=401)
-    kind = {404: "Not Found", 405: "Method Not Allowed"}.get(error.status_code, error.detail)
-    refused = ProtocolError(error.detail, status=error.status_code, kind=kind)
-    return JSONResponse(refused.body(), status_code=error.status_code, headers=error.headers)
+    # The routes themselves are the web framework's, also there.
+    return JSONResponse(
+        {"detail": error.detail}, status_code=error.status_code, headers=error.headers
+    )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from hexprefect.instances.emulator.blocks import BLOCK_TOKENS
 from hexprefect.instances.emulator.engine import Engine, Sequence
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class InstanceMetrics:
         self._running = self._gauge("num_requests_running", "Number of requests in execution.")
         self._waiting = self._gauge("num_requests_waiting", "Number of requests that wait.")
         self._kv_usage = self._gauge("kv_cache_usage_perc", "KV-cache usage. 1 is 100 percent.")
+        self._tell_memory(engine)
         self._counters = {
             name: self._counter(name, text)
             for name, text in (
@@ -83,6 +85,19 @@ class InstanceMetrics:
             self._counters[name].inc(total - self._told[name])
         self._told = totals
         return generate_latest(self._registry)
+
+    def _tell_memory(self, engine: Engine) -> None:
+        """vLLM tells the size of its KV memory in the labels of a gauge that is always 1."""
+        labels = {
+            "engine": "0",
+            "block_size": str(BLOCK_TOKENS),
+            "num_gpu_blocks": str(engine.blocks.total),
+            "kv_cache_size_tokens": str(engine.blocks.total * BLOCK_TOKENS),
+            "enable_prefix_caching": str(engine.options.prefix_caching),
+        }
+        text = "Information of the LLMEngine CacheConfig"
+        told = Gauge("vllm:cache_config_info", text, list(labels), registry=self._registry)
+        told.labels(**labels).set(1)
 
     def _gauge(self, name: str, text: str) -> Gauge:
         metric = Gauge(f"vllm:{name}", text, list(self._labels), registry=self._registry)

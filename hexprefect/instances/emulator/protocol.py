@@ -1,47 +1,49 @@
-"""vLLM's OpenAI routes as values: what a request asks for, and the bodies of answers and errors.
+"""vLLM's OpenAI routes as values: what a request asks for, and what is wrong with it.
 
-Modelled on vLLM 0.32: unknown fields are ignored, a wrong type is a 400 `BadRequestError`, an
-unknown model a 404 `NotFoundError`.
+Held to the recorded answers of vLLM 0.32: what does not fit is refused in its words, a value that
+makes no sense too, an unknown model is a 404. An output limit beyond the context that is left is
+cut down, not refused.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hexprefect.instances.emulator.blocks import BLOCK_TOKENS, BlockHash
+from hexprefect.instances.emulator.schema import (
+    BAD_REQUEST,
+    Body,
+    ChatBody,
+    CompletionBody,
+    ProtocolError,
+    TokenizeChatBody,
+    TokenizePromptBody,
+    WrongValue,
+    check_options,
+    does_not_fit,
+    fit,
+    misfits,
+    read_json,
+)
+
+__all__ = [
+    "Generation",
+    "ProtocolError",
+    "check_content_type",
+    "count_tokens",
+    "parse_generation",
+    "parse_tokenize",
+    "read_object",
+]
 
 CHARACTERS_PER_TOKEN = 3.2
 _BLOCK_CHARACTERS = BLOCK_TOKENS * CHARACTERS_PER_TOKEN
-
-
-class ProtocolError(Exception):
-    """A request that vLLM would answer with an error."""
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int = 400,
-        kind: str = "BadRequestError",
-        param: str | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message, self.status, self.kind, self.param = message, status, kind, param
-
-    def body(self) -> dict[str, Any]:
-        """vLLM's `ErrorResponse`."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.kind,
-                "param": self.param,
-                "code": self.status,
-            }
-        }
+_QUOTED = re.compile(r'"(?:[^"\\\\]|\\\\.)*"')
+_RULE = re.compile(r"(?:\s*(?:#|//).*\n)*\s*[?!]?[\w.-]+\s*(?:::=|:)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Generation:
     stream: bool = False
     include_usage: bool = False
     seed: int | None = None
+    choices: int = 1
 
     def block_hashes(self) -> tuple[BlockHash, ...]:
         """One hash for each full block, of all the text up to the block's end."""
@@ -77,37 +80,76 @@ def count_tokens(text: str) -> int:
     return max(1, math.ceil(len(text) / CHARACTERS_PER_TOKEN)) if text else 0
 
 
-def parse_generation(
-    content: bytes, *, chat: bool, model: str, max_model_len: int, policy: str
-) -> Generation:
-    """Read and check the body of a completion request.
+def check_content_type(header: str | None) -> None:
+    """Refuse a body that does not say that it is JSON.
 
     Raises:
         ProtocolError: as vLLM would.
     """
-    body = read_object(content)
-    check_model(body, model)
-    if chat:
-        messages = _messages(body)
-        text = "".join(f"<|{m['role']}|>{_content(m)}<|end|>" for m in messages) + "<|assistant|>"
-    else:
-        prompt = body.get("prompt")
-        if not isinstance(prompt, str) or not prompt:
-            raise _invalid("prompt", "Input should be a valid string")
-        messages, text = ({"role": "user", "content": prompt},), prompt
-    prompt_tokens = count_tokens(text)
-    options = body.get("stream_options")
+    kind = (header or "application/json").split(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ProtocolError(
+            "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed",
+            kind=BAD_REQUEST,
+        )
+
+
+def parse_generation(
+    content: bytes, *, chat: bool, model: str, max_model_len: int, policy: str
+) -> Generation:
+    """Read and check the body of a completion request, in the order in which vLLM does.
+
+    Raises:
+        ProtocolError: as vLLM would.
+    """
+    given = read_json(content)
+    check_options(given)
+    body = fit(ChatBody, given) if chat else fit(CompletionBody, given)
+    _check_model(body.model, model)
+    messages, text = _chat_prompt(body) if isinstance(body, ChatBody) else _prompt(body)
+    limit, name = _output_limit(body)
+    if limit is not None and limit > max_model_len:
+        raise WrongValue(
+            f"{name}={limit} cannot be greater than max_model_len={max_model_len}. "
+            "Please request fewer output tokens.",
+            param=name,
+            value=limit,
+        )
+    prompt_tokens = _count_prompt(text, max_model_len)
+    room = max_model_len - prompt_tokens
+    allowed = room if limit is None else min(limit, room)
+    _check_values(body, allowed)
     return Generation(
         chat=chat,
         messages=messages,
         text=text,
         prompt_tokens=prompt_tokens,
-        max_tokens=_max_tokens(body, prompt_tokens, max_model_len, default=None if chat else 16),
-        priority=_integer(body, "priority", default=0) if policy == "priority" else 0,
-        stream=_boolean(body, "stream"),
-        include_usage=isinstance(options, dict) and bool(options.get("include_usage")),
-        seed=_integer(body, "seed", default=0) if body.get("seed") is not None else None,
+        max_tokens=allowed,
+        priority=body.priority if policy == "priority" else 0,
+        stream=bool(body.stream),
+        include_usage=bool(body.stream_options and body.stream_options.include_usage),
+        seed=body.seed,
+        choices=body.n or 1,
     )
+
+
+def parse_tokenize(content: bytes, *, model: str) -> int:
+    """Read the body of `/tokenize`; how many tokens it is.
+
+    Raises:
+        ProtocolError: as vLLM would.
+    """
+    given = read_json(content)
+    as_prompt, as_chat = misfits(TokenizePromptBody, given), misfits(TokenizeChatBody, given)
+    if as_prompt and as_chat:
+        raise does_not_fit([*as_prompt, *as_chat] if isinstance(given, dict) else as_prompt)
+    if not as_prompt:
+        prompt = TokenizePromptBody.model_validate(given)
+        _check_model(prompt.model, model)
+        return count_tokens(prompt.prompt)
+    chat = TokenizeChatBody.model_validate(given)
+    _check_model(chat.model, model)
+    return count_tokens(_rendered(chat.messages))
 
 
 def read_object(content: bytes) -> dict[str, Any]:
@@ -116,36 +158,39 @@ def read_object(content: bytes) -> dict[str, Any]:
     Raises:
         ProtocolError: it is none.
     """
-    try:
-        body = json.loads(content)
-    except ValueError as odd:
-        raise ProtocolError(f"1 validation error: JSON decode error: {odd}") from odd
+    body = read_json(content)
     if not isinstance(body, dict):
-        raise ProtocolError("1 validation error: Input should be a valid dictionary")
+        raise ProtocolError("The body is not a JSON object.")
     return body
 
 
-def check_model(body: Mapping[str, Any], model: str) -> None:
-    """Refuse another model than the one that is served; none at all is fine, as in vLLM."""
-    asked = body.get("model")
+def _check_model(asked: str | None, model: str) -> None:
+    """Refuse another model than the one that is served; none at all is fine."""
     if asked is not None and asked != model:
         raise ProtocolError(
-            f"The model `{asked}` does not exist.", status=404, kind="NotFoundError", param="model"
+            f"The model `{asked}` does not exist. Valid aliases: {model}.",
+            status=404,
+            kind="NotFoundError",
+            param="model",
         )
 
 
-def _messages(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    messages = body.get("messages")
-    if messages is None:
-        raise _invalid("messages", "Field required")
-    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
-        raise _invalid("messages", "Input should be a valid list")
-    if not messages:
-        raise _invalid("messages", "List should have at least 1 item")
-    for message in messages:
+def _chat_prompt(body: ChatBody) -> tuple[tuple[Mapping[str, Any], ...], str]:
+    if not body.messages:
+        raise ProtocolError(
+            "Cannot apply chat template to an empty conversation. Provide at least one message."
+        )
+    for number, message in enumerate(body.messages):
         if not isinstance(message.get("role"), str):
-            raise _invalid("messages.role", "Field required")
-    return tuple(messages)
+            place = ("body", "messages", number, "ChatCompletionDeveloperMessageParam", "role")
+            error = {"type": "missing", "loc": place, "msg": "Field required", "input": message}
+            raise does_not_fit([error])
+    return tuple(body.messages), _rendered(body.messages)
+
+
+def _rendered(messages: Sequence[Mapping[str, Any]]) -> str:
+    said = "".join(f"<|{message.get('role')}|>{_content(message)}<|end|>" for message in messages)
+    return said + "<|assistant|>"
 
 
 def _content(message: Mapping[str, Any]) -> str:
@@ -157,48 +202,66 @@ def _content(message: Mapping[str, Any]) -> str:
     return ""
 
 
-def _max_tokens(
-    body: Mapping[str, Any], prompt_tokens: int, max_model_len: int, *, default: int | None
-) -> int:
-    if prompt_tokens >= max_model_len:
-        raise ProtocolError(
-            f"This model's maximum context length is {max_model_len} tokens. However, your request "
-            f"has {prompt_tokens} input tokens. Please reduce the length of the input messages.",
-            param="input_tokens",
+def _prompt(body: CompletionBody) -> tuple[tuple[Mapping[str, Any], ...], str]:
+    if not body.prompt:
+        raise WrongValue(
+            "Either prompt or prompt_embeds must be provided and non-empty.", param="prompt"
         )
-    name = "max_completion_tokens" if body.get("max_completion_tokens") else "max_tokens"
-    if body.get(name) is None:
-        return min(default or max_model_len, max_model_len - prompt_tokens)
-    asked = _integer(body, name, default=0)
-    if asked < 1:
-        raise ProtocolError(f"{name} must be at least 1, got {asked}.", param=name)
-    if prompt_tokens + asked > max_model_len:
+    if not isinstance(body.prompt, str):
+        raise ProtocolError("The emulator completes one text, and no tokens.", param="prompt")
+    return ({"role": "user", "content": body.prompt},), body.prompt
+
+
+def _output_limit(body: Body) -> tuple[int | None, str]:
+    newer = body.max_completion_tokens if isinstance(body, ChatBody) else None
+    return (
+        (newer, "max_completion_tokens") if newer is not None else (body.max_tokens, "max_tokens")
+    )
+
+
+def _count_prompt(text: str, max_model_len: int) -> int:
+    """The prompt's tokens. vLLM stops counting one beyond its context, and says so."""
+    tokens = count_tokens(text)
+    if tokens <= max_model_len:
+        return tokens
+    counted = max_model_len + 1
+    raise WrongValue(
+        f"This model's maximum context length is {max_model_len} tokens. However, your prompt "
+        f"contains at least {counted} input tokens, which exceeds this limit even without any "
+        "output tokens. Please reduce the length of the input prompt.",
+        param="input_tokens",
+        value=counted,
+    )
+
+
+def _check_values(body: Body, allowed: int) -> None:
+    """What vLLM refuses of values of the right type."""
+    if body.n is not None and body.n < 1:
+        raise ProtocolError(f"n must be at least 1, got {body.n}.")
+    if body.n is not None and body.n > 1 and body.stream:
+        raise ProtocolError("The emulator streams one choice only.", param="n")
+    if body.temperature is not None:
+        if body.temperature < 0:
+            text = f"temperature must be non-negative, got {body.temperature}."
+            raise WrongValue(text, param="temperature", value=body.temperature)
+        if body.temperature > 2:
+            text = f"temperature must be in [0, 2], got {body.temperature}."
+            raise WrongValue(text, param="temperature", value=body.temperature)
+    if body.top_p is not None and not 0 < body.top_p <= 1:
+        text = f"top_p must be in (0, 1], got {body.top_p}."
+        raise WrongValue(text, param="top_p", value=body.top_p)
+    if allowed < 1:
+        text = f"max_tokens must be at least 1, got {allowed}."
+        raise WrongValue(text, param="max_tokens", value=allowed)
+    _check_grammar((body.structured_outputs or {}).get("grammar"))
+
+
+def _check_grammar(grammar: object) -> None:
+    """Refuse what is no grammar at a glance: it begins with a rule, and its brackets match."""
+    if not isinstance(grammar, str):
+        return
+    bare = _QUOTED.sub("", grammar)
+    if not _RULE.match(bare) or bare.count("(") != bare.count(")"):
         raise ProtocolError(
-            f"'max_tokens' or 'max_completion_tokens' is too large: {asked}. This model's maximum "
-            f"context length is {max_model_len} tokens and your request has {prompt_tokens} input "
-            f"tokens ({asked} > {max_model_len} - {prompt_tokens}).",
-            param="max_tokens",
+            f"Invalid grammar specification: {grammar.strip().splitlines()[:1]} begins no rule."
         )
-    return asked
-
-
-def _integer(body: Mapping[str, Any], name: str, *, default: int) -> int:
-    value = body.get(name, default)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise _invalid(name, "Input should be a valid integer")
-    return value
-
-
-def _boolean(body: Mapping[str, Any], name: str) -> bool:
-    value = body.get(name, False)
-    if value is None:
-        return False
-    if not isinstance(value, bool):
-        raise _invalid(name, "Input should be a valid boolean")
-    return value
-
-
-def _invalid(name: str, message: str) -> ProtocolError:
-    return ProtocolError(f"1 validation error: {message}: ('body', '{name}')", param=name)

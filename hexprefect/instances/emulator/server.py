@@ -48,7 +48,7 @@ class Emulator:
         options: the engine's.
         api_key: required of every request, where set.
         fault: what is wrong with it from the start.
-        max_num_queued_reqs: waiting requests beyond which new ones get a 503.
+        max_num_queued_reqs: requests, running and waiting, beyond which new ones get a 503.
         seed: of the choice which requests a fault strikes.
     """
 

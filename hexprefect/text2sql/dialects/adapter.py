@@ -50,3 +50,6 @@ class Adapter(Protocol):
 
     def column_comments(self, connection: sqlalchemy.Connection) -> Mapping[tuple[str, str], str]:
         """Comments that SQLAlchemy does not reflect, by table and column name."""
+
+    def version(self, connection: sqlalchemy.Connection) -> str:
+        """Changes whenever names, types, keys or comments change; cheap next to reflecting them."""

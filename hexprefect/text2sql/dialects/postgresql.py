@@ -85,6 +85,31 @@ class PostgreSQLAdapter:
         """None: SQLAlchemy reflects PostgreSQL's comments."""
         return {}
 
+    def version(self, connection: sqlalchemy.Connection) -> str:
+        """A digest of the catalogue's rows by the transactions that wrote them."""
+        row = connection.execute(sqlalchemy.text(_VERSION_QUERY)).one()
+        return ":".join(str(part) for part in row)
+
+
+_VERSION_QUERY = """
+WITH named AS (
+    SELECT oid, xmin FROM pg_class
+    WHERE relkind IN ('r', 'v', 'm', 'f', 'p') AND relnamespace NOT IN (
+        SELECT oid FROM pg_namespace WHERE nspname LIKE 'pg\\_%' OR nspname = 'information_schema')
+)
+SELECT
+    (SELECT md5(string_agg(oid::text || '/' || xmin::text, ',' ORDER BY oid)) FROM named),
+    (SELECT md5(string_agg(attrelid::text || '/' || attnum::text || '/' || xmin::text, ','
+                           ORDER BY attrelid, attnum))
+     FROM pg_attribute WHERE attrelid IN (SELECT oid FROM named) AND attnum > 0),
+    (SELECT md5(string_agg(oid::text || '/' || xmin::text, ',' ORDER BY oid))
+     FROM pg_constraint WHERE conrelid IN (SELECT oid FROM named)),
+    (SELECT md5(string_agg(objoid::text || '/' || objsubid::text || '/' || description, ','
+                           ORDER BY objoid, objsubid))
+     FROM pg_description WHERE objoid IN (SELECT oid FROM named)),
+    (SELECT md5(string_agg(oid::text || '/' || xmin::text, ',' ORDER BY oid)) FROM pg_namespace)
+"""
+
 
 class PostgreSQLSession:
     """One connection whose every statement runs in a read-only transaction of its own."""

@@ -107,6 +107,11 @@ class SQLiteAdapter:
             for column, comment in _comments_in(sql)
         }
 
+    def version(self, connection: sqlalchemy.Connection) -> str:
+        """SQLite counts the changes of its schema; a file that took the place is another file."""
+        count = connection.execute(sqlalchemy.text("PRAGMA schema_version")).scalar_one()
+        return f"{self.path.stat().st_ino}:{count}"
+
     def _connect(self) -> sqlite3.Connection:
         uri = f"file:{quote(str(self.path))}?mode=ro"
         connection: sqlite3.Connection | None = None

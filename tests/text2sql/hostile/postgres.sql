@@ -33,7 +33,6 @@ NOTIFY channel, 'x'
 DO $$ BEGIN DELETE FROM customer; END $$
 CALL procedure()
 PREPARE p AS DELETE FROM customer
-EXECUTE p
 DEALLOCATE ALL
 DECLARE c CURSOR FOR SELECT 1
 GRANT ALL ON customer TO PUBLIC
@@ -105,3 +104,8 @@ SELECT E'\\', pg_read_file('/etc/passwd') --'
 SELECT U&"pg\005fread_file"('/etc/passwd')
 SELECT 1 OPERATOR(public.+) 1
 SELECT * FROM (TABLE pg_authid) AS x
+WITH "PG_AUTHID" AS (SELECT 1) SELECT * FROM "pg_authid"
+WITH "Secret" AS (SELECT 1) SELECT * FROM "secret"
+SELECT AI_GENERATE('x')
+SELECT READ_CSV('/etc/passwd')
+SELECT * FROM READ_PARQUET('/etc/passwd')

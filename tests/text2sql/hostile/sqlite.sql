@@ -9,13 +9,11 @@ PRAGMA table_info(customer)
 VACUUM
 VACUUM INTO '/tmp/stolen.sqlite'
 REINDEX
-ANALYZE
 REPLACE INTO customer VALUES (1, 'Eve', 'Bonn')
 INSERT OR REPLACE INTO customer VALUES (1, 'Eve', 'Bonn')
 UPDATE OR IGNORE customer SET name = 'x'
 CREATE TRIGGER t AFTER INSERT ON customer BEGIN DELETE FROM customer; END
 CREATE VIRTUAL TABLE another USING fts5(a)
-EXPLAIN DELETE FROM customer
 EXPLAIN QUERY PLAN SELECT 1
 EXPLAIN SELECT 1
 SELECT load_extension('/tmp/evil.so')
@@ -40,9 +38,10 @@ SELECT * FROM pragma_database_list
 SELECT * FROM pragma_user_version(7)
 SELECT * FROM sqlite_dbpage
 SELECT * FROM dbstat
-DELETE FROM customer RETURNING *
 INSERT INTO customer VALUES (7, 'Eve', 'Kiel') RETURNING *
 SELECT 1 WHERE 'a' IN sqlite_master
 SELECT name IN main.sqlite_master FROM customer
 SELECT name IN pragma_database_list FROM customer
 SELECT * FROM 'sqlite_master'
+SELECT AI_GENERATE('x')
+SELECT * FROM READ_CSV('/etc/passwd')

@@ -1,0 +1,238 @@
+"""`hexprefect emulate`: emulated instances, and with `--cluster` a fleet that is ready to be used.
+
+A fleet is entered where there is something to enter it in: its instances become attached instances
+of the Prefect server's work pools, and from there instances of the store; or of the store alone,
+where no server is configured. When the fleet ends it is taken out again, and drains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from hexprefect.commands.store import existing, url_of
+from hexprefect.errors import CallerMistake
+from hexprefect.instances.emulator import Emulator
+from hexprefect.instances.emulator.__main__ import API_KEY_VARIABLE, emulator_parser, serve
+from hexprefect.instances.profiles import default_profile
+from hexprefect.store import InstanceSpec, Store, StoreNotReady
+from hexprefect.store.fleet import enter_instance, set_instance_state
+from hexprefect.store.opening import open_current
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import PrefectClient
+
+DEPTH = 16
+"""Admission depth of an instance, as in the templates of the GPU pools."""
+
+WITHOUT_TEMPLATE = "local"
+"""The pool of hardware that has no pool of its own."""
+
+
+def emulate(arguments: Sequence[str]) -> int:
+    """Serve emulated instances until SIGTERM; returns the exit code."""
+    parser = emulator_parser("hexprefect emulate")
+    parser.add_argument(
+        "--no-pools",
+        action="store_true",
+        help="with --cluster: enter the fleet neither in work pools nor in the store",
+    )
+    parser.add_argument(
+        "--store", help="with --cluster: URL of the store; HEXPREFECT_STORE when left out"
+    )
+    options = parser.parse_args(arguments)
+    if not options.cluster or options.no_pools:
+        return serve(options)
+    # Loading Prefect takes seconds, in which nothing that listens already would answer.
+    from hexprefect.orchestration.pools_apply import read_templates
+
+    templates = frozenset(read_templates())
+
+    def announce(emulators: Sequence[Emulator]) -> AbstractAsyncContextManager[None]:
+        return entered(described(emulators, options, templates), store_url=options.store)
+
+    return serve(options, announce=announce)
+
+
+def described(
+    emulators: Sequence[Emulator], options: argparse.Namespace, templates: Collection[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Each pool's instances, as its variable `instances` lists them.
+
+    Args:
+        options: as of `emulator_parser`.
+        templates: the pools that there are templates of.
+    """
+    pools: dict[str, list[dict[str, Any]]] = {}
+    for emulator in emulators:
+        hardware = emulator.profile.name
+        speed = "" if options.time_scale == 1.0 else f"@{options.time_scale:g}"
+        instance = {
+            "name": emulator.name,
+            "url": emulator.endpoint.url,
+            "model": emulator.endpoint.model,
+            "profile": f"{hardware}{speed}",
+            "speaks": "vllm",
+            "slots": options.max_num_seqs,
+            "admission_depth": min(DEPTH, options.max_num_seqs),
+            "context_tokens": options.max_model_len,
+        }
+        if API_KEY_VARIABLE in os.environ:
+            instance["api_key_secret"] = f"env:{API_KEY_VARIABLE}"
+        pool = hardware if hardware in templates else WITHOUT_TEMPLATE
+        pools.setdefault(pool, []).append(instance)
+    return pools
+
+
+@asynccontextmanager
+async def entered(
+    pools: dict[str, list[dict[str, Any]]], *, store_url: str | None
+) -> AsyncIterator[None]:
+    """Enter a fleet in what is configured, for as long as it serves.
+
+    Args:
+        pools: as of `described`.
+        store_url: as given on the command line.
+
+    Raises:
+        HexprefectError: when the store is not current, or the Prefect server is not there.
+    """
+    from prefect.settings import PREFECT_API_URL
+
+    store = await asyncio.to_thread(_open_store, store_url)
+    api_url = PREFECT_API_URL.value()
+    names = [instance["name"] for instances in pools.values() for instance in instances]
+    try:
+        async with AsyncExitStack() as stack:
+            places = []
+            if api_url:
+                await stack.enter_async_context(_in_pools(pools, store, api_url))
+                places.append(f"the work pools {', '.join(sorted(pools))} of {api_url}")
+            elif store is not None:
+                await stack.enter_async_context(_in_store(pools, store))
+            if store is not None:
+                places.append("the store")
+            if places:
+                _say(f"{', '.join(names)}: entered in {' and '.join(places)}.")
+            else:
+                _say("Neither a Prefect server nor a store is configured: entered nowhere.")
+            yield
+    finally:
+        if store is not None:
+            await asyncio.to_thread(store.close)
+
+
+def _open_store(given: str | None) -> Store | None:
+    """The store, where there is one; one that was named must be."""
+    try:
+        return open_current(existing(url_of(given)))
+    except StoreNotReady:
+        if given is not None or "HEXPREFECT_STORE" in os.environ:
+            raise
+        return None
+
+
+@asynccontextmanager
+async def _in_pools(
+    pools: dict[str, list[dict[str, Any]]], store: Store | None, api_url: str
+) -> AsyncIterator[None]:
+    """The fleet as attached instances of work pools, and so in the store."""
+    import httpx
+    from prefect import get_client
+
+    try:
+        async with get_client() as client:
+            await _make_pools(client, set(pools))
+            for pool, instances in pools.items():
+                await _attach(client, pool, instances)
+            await _synchronise(client, store)
+    except httpx.HTTPError as unreachable:
+        raise CallerMistake(
+            f"The Prefect server at {api_url} cannot be reached.",
+            remedy="Start it, or leave the work pools alone with --no-pools.",
+        ) from unreachable
+    try:
+        yield
+    finally:
+        async with get_client() as client:
+            for pool, instances in pools.items():
+                await _attach(client, pool, (), gone=instances)
+            await _synchronise(client, store)
+
+
+async def _make_pools(client: PrefectClient, wanted: set[str]) -> None:
+    """Create the pools that are missing; an operator's templates stay as they are."""
+    from hexprefect.orchestration.pools_apply import apply_pools
+
+    changes = await apply_pools(client, only=wanted, dry_run=True)
+    missing = {change.pool for change in changes if change.action == "create"}
+    if missing:
+        await apply_pools(client, only=missing)
+
+
+async def _attach(
+    client: PrefectClient,
+    pool: str,
+    instances: Sequence[dict[str, Any]],
+    *,
+    gone: Sequence[dict[str, Any]] = (),
+) -> None:
+    """Add instances to those that a pool has, in place of others of the same names."""
+    from hexprefect.orchestration.pools import set_pool_instances, template_defaults
+
+    found = await client.read_work_pool(pool)
+    present = template_defaults(found.base_job_template).get("instances", [])
+    names = {instance["name"] for instance in (*instances, *gone)}
+    kept = [instance for instance in present if instance.get("name") not in names]
+    await set_pool_instances(client, pool, [*kept, *instances])
+
+
+async def _synchronise(client: PrefectClient, store: Store | None) -> None:
+    from hexprefect.orchestration.fleet_sync import synchronise_fleet
+
+    if store is not None:
+        await synchronise_fleet(client, store)
+
+
+@asynccontextmanager
+async def _in_store(pools: dict[str, list[dict[str, Any]]], store: Store) -> AsyncIterator[None]:
+    """The fleet as instances of the store, without pools."""
+    specs = [
+        InstanceSpec(
+            name=instance["name"],
+            url=instance["url"],
+            model=instance["model"],
+            profile=default_profile(instance["profile"]),
+            slots=instance["slots"],
+            admission_depth=instance["admission_depth"],
+            context_tokens=instance["context_tokens"],
+            speaks="vllm",
+            api_key_block=instance.get("api_key_secret"),
+        )
+        for instances in pools.values()
+        for instance in instances
+    ]
+
+    def enter(tx: Any) -> None:
+        for spec in specs:
+            enter_instance(tx, spec)
+            set_instance_state(tx, spec.name, "alive", reason="an emulated fleet")
+
+    def leave(tx: Any) -> None:
+        for spec in specs:
+            set_instance_state(tx, spec.name, "draining", reason="the emulated fleet has ended")
+
+    await store.run(enter)
+    try:
+        yield
+    finally:
+        await store.run(leave)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,136 @@
+"""An item's rows as a file: CSV for people, Parquet for programs."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import datetime
+import io
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from hexprefect.errors import CallerMistake
+from hexprefect.reports.numbers import plain_cell
+from hexprefect.reports.outcome import ItemOutcome
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_bytes(outcome: ItemOutcome) -> bytes:
+    """CSV as RFC 4180 has it, UTF-8, NULL as nothing.
+
+    A text that a spreadsheet would run as a formula gets a `'` before it; Parquet is exact.
+    """
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\r\n")
+    writer.writerow([_harmless(column) for column in outcome.columns])
+    for row in outcome.rows:
+        writer.writerow([_csv_cell(cell) for cell in row])
+    return written.getvalue().encode("utf-8", "replace")
+
+
+def parquet_bytes(outcome: ItemOutcome) -> bytes:
+    """Parquet with the columns' own types; what has none there is text.
+
+    Raises:
+        CallerMistake: pyarrow is not installed.
+    """
+    try:
+        import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
+        import pyarrow.parquet as pq  # type: ignore[import-untyped,unused-ignore]
+    except ImportError as missing:
+        raise CallerMistake(
+            "Results as Parquet need the package pyarrow.",
+            remedy="Install hexprefect[parquet], or ask for `results: [csv]`.",
+        ) from missing
+    names = _distinct(outcome.columns)
+    arrays = []
+    for index, kind in enumerate(outcome.types):
+        cells = [row[index] for row in outcome.rows]
+        try:
+            arrays.append(pa.array([_typed(cell, kind) for cell in cells], _arrow_type(pa, kind)))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, TypeError, ArithmeticError):
+            # For example an integer beyond 64 bits among others.
+            arrays.append(pa.array([_text(cell) for cell in cells], pa.string()))
+    written = io.BytesIO()
+    pq.write_table(pa.Table.from_arrays(arrays, names=names), written)
+    return written.getvalue()
+
+
+def _arrow_type(pa: Any, kind: str) -> Any:
+    # A decimal's precision and a timestamp's zone follow from the values.
+    match kind:
+        case "boolean":
+            return pa.bool_()
+        case "integer":
+            return pa.int64()
+        case "number":
+            return pa.float64()
+        case "date":
+            return pa.date32()
+        case "time":
+            return pa.time64("us")
+        case "bytes":
+            return pa.binary()
+        case "decimal" | "timestamp":
+            return None
+    return pa.string()
+
+
+def _typed(cell: Any, kind: str) -> Any:
+    if cell is None:
+        return None
+    convert = _FROM_TEXT.get(kind)
+    if convert is not None:
+        return convert(cell)
+    if kind == "boolean" and isinstance(cell, bool):
+        return cell
+    return cell if kind == "integer" else _text(cell)
+
+
+_FROM_TEXT: dict[str, Callable[[Any], Any]] = {
+    "number": float,
+    "decimal": Decimal,
+    "date": datetime.date.fromisoformat,
+    "timestamp": datetime.datetime.fromisoformat,
+    "time": datetime.time.fromisoformat,
+    "bytes": base64.b64decode,
+}
+
+
+def _text(cell: Any) -> str | None:
+    cell = plain_cell(cell)
+    if cell is None or isinstance(cell, str):
+        return cell
+    return json.dumps(cell, ensure_ascii=False)
+
+
+def _csv_cell(cell: Any) -> Any:
+    cell = plain_cell(cell)
+    if cell is None:
+        return ""
+    if isinstance(cell, str):
+        return _harmless(cell)
+    return cell if isinstance(cell, int | float) else _text(cell)
+
+
+def _harmless(text: str) -> str:
+    if not text.startswith(_FORMULA):
+        return text
+    try:
+        Decimal(text)
+    except ArithmeticError:
+        return f"'{text}"
+    return text
+
+
+def _distinct(names: tuple[str, ...]) -> list[str]:
+    found: list[str] = []
+    for name in names:
+        shown, number = name, 2
+        while shown in found:
+            shown, number = f"{name} ({number})", number + 1
+        found.append(shown)
+    return found
