@@ -25,6 +25,23 @@ class Movable:
     completion_here_s: float
 
 
+def wait_for_slot(
+    *, queue_delay_s: float, waiting_s: float, held_completion_s: float, slots: int
+) -> float:
+    """Predicted seconds until an instance that is full admits the first that waits for it.
+
+    Its queue delay without what waits is what is inside the engine; but no slot frees before a
+    running request ends, and of these one is half done on average.
+
+    Args:
+        queue_delay_s: `t_queue(m)`.
+        waiting_s: occupancy of what waits there, which the delay includes.
+        held_completion_s: `t_comp` of what it was given and has not finished, summed.
+        slots: requests that it is given at once.
+    """
+    return max(queue_delay_s - waiting_s, 0.5 * held_completion_s / slots, 0.0)
+
+
 def choose_reappointment(
     candidates: Sequence[Movable], *, clearly: float = CLEARLY_SOONER
 ) -> str | None:

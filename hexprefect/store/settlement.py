@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from hexprefect.scheduling import Waiting, admit, dispatch, queue_order
-from hexprefect.scheduling.reappointment import Movable, choose_reappointment
+from hexprefect.scheduling.reappointment import Movable, choose_reappointment, wait_for_slot
 from hexprefect.store import statements, tables
 from hexprefect.store.appointment import enqueue, put_off_late, size_of
 from hexprefect.store.changes import Row
@@ -134,9 +134,20 @@ def _waiting_elsewhere(tx: Transaction, load: InstanceLoad) -> list[Row]:
     tx.write_changes()
     request = tables.requests.c
     gone = {row["key"] for row in tx.changes.admitted}
-    # What is inside an engine comes first: it is the part of its delay that does not wait.
+    waiting_us = dict(
+        tx.connection.execute(
+            select(request.instance, func.sum(request.completion_us))
+            .where(request.state == "waiting", request.id.not_in(gone))
+            .group_by(request.instance)
+        ).all()
+    )
     ahead = {
-        other.name: other.queue_delay(tx.now) - other.queued_us / 1e6
+        other.name: wait_for_slot(
+            queue_delay_s=other.queue_delay(tx.now),
+            waiting_s=other.queued_us / 1e6,
+            held_completion_s=(other.backlog_us - int(waiting_us.get(other.name) or 0)) / 1e6,
+            slots=other.capacity,
+        )
         for other in tx.instances.values()
     }
     stored = tx.connection.execute(
@@ -150,7 +161,7 @@ def _waiting_elsewhere(tx: Transaction, load: InstanceLoad) -> list[Row]:
         if stored_row.id in gone:
             continue
         row = stored_row._asdict()
-        row["wait_there_s"] = max(0.0, ahead[row["instance"]])
+        row["wait_there_s"] = ahead[row["instance"]]
         ahead[row["instance"]] += row["work_us"] / 1e6
         if load.can_hold(row["kv_tokens"]) and load.fits(row["kv_tokens"]):
             rows.append(row)
