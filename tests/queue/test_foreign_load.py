@@ -26,8 +26,9 @@ SIZE = RequestSize(100, 10.0)
 
 
 @pytest.fixture
-def look(queue: SharedQueue) -> Callable[[], Awaitable[Any]]:
-    """Look at every instance, whoever has looked before."""
+async def look(queue: SharedQueue) -> Callable[[], Awaitable[Any]]:
+    """Look at every instance, whoever has looked before; nobody looks by himself meanwhile."""
+    await queue.foreign_load.stop()
     watcher = ForeignLoad(queue.store, queue.client, queue.directory, look_every_s=0.0)
     return watcher.look
 
@@ -148,6 +149,7 @@ async def test_processes_look_in_turn(
     await fleet.start("m", LONG)
     await look()
     other = await new_queue()
+    await other.foreign_load.stop()
     watcher = ForeignLoad(other.store, other.client, other.directory, look_every_s=3600.0)
     assert await watcher.look() == {}
     queue.store.transact(lambda tx: tx.connection.exec_driver_sql(_LONG_AGO))
@@ -177,7 +179,6 @@ async def test_a_server_that_tells_nothing_harms_nobody(
 async def test_what_is_no_metrics_is_not_asked_for_again_soon(
     queue: SharedQueue, look: Any, answer: bytes
 ) -> None:
-    await queue.foreign_load.stop()  # which would ask, too
     asked: list[bytes] = []
 
     async def other_than_vllm(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
