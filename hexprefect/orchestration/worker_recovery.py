@@ -214,7 +214,7 @@ class Recovery:
                 first_search=first_search,
                 unowned_seconds=self._unowned_seconds,
             )
-            if verdict != "leave" and await self._recover(client, flow_run, verdict):
+            if verdict != "leave" and await self._recover(client, flow_run, verdict, me=me):
                 recovered += 1
         self._searched = True
         return recovered
@@ -235,13 +235,15 @@ class Recovery:
             if len(page) < _RUNS_A_PAGE:
                 return runs
 
-    async def _recover(self, client: PrefectClient, seen: FlowRun, verdict: Verdict) -> bool:
+    async def _recover(
+        self, client: PrefectClient, seen: FlowRun, verdict: Verdict, *, me: Owner
+    ) -> bool:
         try:
             flow_run = await client.read_flow_run(seen.id)
             if flow_run.state is None or seen.state is None or flow_run.state.id != seen.state.id:
                 return False
             owner = Owner.parse(flow_run.infrastructure_pid)
-            lost = f"its worker {owner.worker!r} is gone" if owner else "no worker signed for it"
+            lost = _why_lost(owner, me)
             state: State[Any]
             if verdict == "cancel":
                 state = Cancelled(message=f"Cancelled; {lost}.")
@@ -263,6 +265,14 @@ class Recovery:
             return False
         self._logger.warning("Flow run %r: %s", seen.name, state.message)
         return True
+
+
+def _why_lost(owner: Owner | None, me: Owner) -> str:
+    if owner is None:
+        return "no worker signed for it"
+    if owner.life == me.life:
+        return f"its worker {owner.worker!r} could not reach the server for too long"
+    return f"its worker {owner.worker!r} is gone"
 
 
 def _recoveries(flow_run: FlowRun) -> int:

@@ -13,6 +13,9 @@ CHARACTERS_A_TOKEN = 3.2
 """What Qwen2.5-Coder needs for DDL; the same figure as `Prompt.estimated_input_tokens`."""
 _COMMENT_CHARACTERS = 120
 _MEANING_CHARACTERS = 400
+_COLUMN_FRAME = len("\n  ,")
+_FOREIGN_KEY_FRAME = len("\n  FOREIGN KEY () REFERENCES ,")
+"""What stands around the names of a column or key at least."""
 _VOCABULARY_SHARE = 0.25
 """Of the budget, at most, for glossary and examples: the tables matter more."""
 
@@ -137,9 +140,19 @@ def _render_ranked(schema: Schema, token_budget: int, ranking: Sequence[str]) ->
 
 
 def _least_tokens(table: Table) -> float:
-    """Tokens of the names alone: enough to know that a table cannot fit without rendering it."""
-    characters = sum(len(item.name) + len(item.type) for item in table.columns)
-    return (len(table.name) + characters) / CHARACTERS_A_TOKEN
+    """Tokens of the definition without quotes, schemas and comments.
+
+    So near to what `render_table` gives that a table which cannot fit is hardly ever rendered: of
+    a catalogue of thousands nearly none can.
+    """
+    columns = sum(len(item.name) + len(item.type) + _COLUMN_FRAME for item in table.columns)
+    keys = sum(
+        _FOREIGN_KEY_FRAME + len(key.table) + sum(map(len, (*key.columns, *key.referred_columns)))
+        for key in table.foreign_keys
+    )
+    primary = len(" PRIMARY KEY") if len(table.primary_key) == 1 else 0
+    frame = len("CREATE VIEW  (\n);") + len(table.name) - len(",")
+    return (frame + columns + keys + primary) / CHARACTERS_A_TOKEN
 
 
 def render_table(table: Table, dialect: str, with_samples: bool) -> str:

@@ -26,8 +26,9 @@ SIZE = RequestSize(100, 10.0)
 
 
 @pytest.fixture
-def look(queue: SharedQueue) -> Callable[[], Awaitable[Any]]:
-    """Look at every instance, whoever has looked before."""
+async def look(queue: SharedQueue) -> Callable[[], Awaitable[Any]]:
+    """Look at every instance, whoever has looked before; nobody looks by himself meanwhile."""
+    await queue.foreign_load.stop()
     watcher = ForeignLoad(queue.store, queue.client, queue.directory, look_every_s=0.0)
     return watcher.look
 
@@ -148,6 +149,7 @@ async def test_processes_look_in_turn(
     await fleet.start("m", LONG)
     await look()
     other = await new_queue()
+    await other.foreign_load.stop()
     watcher = ForeignLoad(other.store, other.client, other.directory, look_every_s=3600.0)
     assert await watcher.look() == {}
     queue.store.transact(lambda tx: tx.connection.exec_driver_sql(_LONG_AGO))
@@ -177,12 +179,10 @@ async def test_a_server_that_tells_nothing_harms_nobody(
 async def test_what_is_no_metrics_is_not_asked_for_again_soon(
     queue: SharedQueue, look: Any, answer: bytes
 ) -> None:
-    await queue.foreign_load.stop()  # which would ask, too
-    asked = 0
+    asked: list[bytes] = []
 
     async def other_than_vllm(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal asked
-        asked += (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET /metrics ")
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
         length = f"content-length: {len(answer)}\r\nconnection: close\r\n\r\n"
         writer.write(b"HTTP/1.1 200 OK\r\n" + length.encode() + answer)
         await writer.drain()
@@ -196,7 +196,8 @@ async def test_what_is_no_metrics_is_not_asked_for_again_soon(
         queue.store.transact(lambda tx: enter_instance(tx, spec))
         for _ in range(3):
             assert await look() == {}
-    assert asked == 1
+    # Its health is asked after, too, by whoever watches that.
+    assert sum(request.startswith(b"GET /metrics ") for request in asked) == 1
 
 
 async def test_the_queue_looks_by_itself(fleet: Any, new_queue: Any, eventually: Any) -> None:

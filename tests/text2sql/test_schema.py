@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,13 @@ from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.linking import rank_tables
 from hexprefect.text2sql.names import quoted, words_of
 from hexprefect.text2sql.reflection import literal
-from hexprefect.text2sql.rendering import estimated_tokens, render_schema, render_table
+from hexprefect.text2sql.rendering import (
+    CHARACTERS_A_TOKEN,
+    _least_tokens,
+    estimated_tokens,
+    render_schema,
+    render_table,
+)
 from hexprefect.text2sql.schema import Column, ForeignKey, Schema, Table
 from hexprefect.text2sql.value_index import value_index
 
@@ -199,3 +206,18 @@ def test_a_value_that_the_question_does_not_mention_is_not_offered() -> None:
     column = Column("city", "TEXT", values=("London", "Oslo"))
     index = value_index(Schema("sqlite", (Table("customer", (column,)),)))
     assert index.find("How many customers are there?", phrases=["Oslo"]) == ()
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(tables=tables)
+def test_the_least_a_table_takes_is_never_more_than_it_takes(tables: list[Table]) -> None:
+    """Else a table that would fit is left out."""
+    for table in tables:
+        for key in ((), (table.columns[0].name,)):
+            keyed = replace(
+                table,
+                primary_key=key,
+                foreign_keys=(ForeignKey(key, "other", ("a",)),) if key else (),
+            )
+            text = render_table(keyed, "sqlite", False)
+            assert _least_tokens(keyed) <= len(text) / CHARACTERS_A_TOKEN
