@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -62,6 +63,13 @@ async def others_use(
     await eventually(lambda: engine.running + engine.waiting <= already)
 
 
+async def see(look: Callable[[], Awaitable[Any]], wanted: dict[str, tuple[int, int]]) -> None:
+    """Look until that is seen: on a busy machine a server may once not tell in time."""
+    until = time.monotonic() + 30.0
+    while (seen := await look()) != wanted:
+        assert time.monotonic() < until, f"seen was {seen}"
+
+
 def view(queue: SharedQueue, name: str) -> InstanceView:
     return queue.store.read(instance_views)[name]
 
@@ -86,7 +94,7 @@ async def test_what_others_have_there_is_seen_and_makes_dispatch_go_elsewhere(
     assert first[0].instance == "a-busy"  # a tie, which goes to the first name
     await finish(first)
     async with others_use(busy, 3, eventually):
-        assert await look() == {"a-busy": (3, 0), "b-idle": (0, 0)}
+        await see(look, {"a-busy": (3, 0), "b-idle": (0, 0)})
         seen = view(queue, "a-busy")
         assert (seen.foreign_running, seen.foreign_waiting) == (3, 0)
         assert seen.backlog_s == 0.0  # which is ours alone
@@ -107,9 +115,9 @@ async def test_our_own_requests_are_not_taken_for_others(
     _, ours = await submitted(queue, 3)
     running = [asyncio.ensure_future(one.complete(prompt(tokens=20_000))) for one in ours]
     await eventually(lambda: emulator.instance.engine.running == 3)
-    assert await look() == {"m": (0, 0)}
+    await see(look, {"m": (0, 0)})
     async with others_use(emulator, 2, eventually):
-        assert await look() == {"m": (2, 0)}
+        await see(look, {"m": (2, 0)})
     for request, call in zip(ours, running, strict=True):
         call.cancel()
         await request.cancel("the test is over")
@@ -120,11 +128,11 @@ async def test_others_take_slots_and_what_waits_starts_when_they_have_gone(
 ) -> None:
     emulator = await fleet.start("m", LONG, slots=4)
     async with others_use(emulator, 3, eventually):
-        await look()
+        await see(look, {"m": (3, 0)})
         _, ours = await submitted(queue, 3)
         assert [request.grant is not None for request in ours] == [True, False, False]
         assert fleet.violations() == []
-    await look()
+    await see(look, {"m": (0, 0)})
     await eventually(lambda: fleet.occupied("m") == 3)
     assert (view(queue, "m").foreign_running, view(queue, "m").foreign_waiting) == (0, 0)
     await finish(ours)
@@ -136,10 +144,10 @@ async def test_a_full_server_still_gets_one_of_ours(
     """It would else never be known to be free again by our own traffic."""
     emulator = await fleet.start("m", LONG, slots=2)
     async with others_use(emulator, 5, eventually):
-        assert await look() == {"m": (2, 3)}
+        await see(look, {"m": (2, 3)})
         _, ours = await submitted(queue, 2)
         assert [request.grant is not None for request in ours] == [True, False]
-    await look()
+    await see(look, {"m": (0, 0)})
     await finish(ours)
 
 
@@ -147,13 +155,13 @@ async def test_processes_look_in_turn(
     fleet: Any, queue: SharedQueue, look: Any, new_queue: Any
 ) -> None:
     await fleet.start("m", LONG)
-    await look()
+    await see(look, {"m": (0, 0)})
     other = await new_queue()
     await other.foreign_load.stop()
     watcher = ForeignLoad(other.store, other.client, other.directory, look_every_s=3600.0)
     assert await watcher.look() == {}
     queue.store.transact(lambda tx: tx.connection.exec_driver_sql(_LONG_AGO))
-    assert await watcher.look() == {"m": (0, 0)}
+    await see(watcher.look, {"m": (0, 0)})
 
 
 _LONG_AGO = "UPDATE instances SET foreign_seen_at = foreign_seen_at - 7200"
@@ -169,7 +177,7 @@ async def test_a_server_that_tells_nothing_harms_nobody(
     )
     queue.store.transact(lambda tx: enter_instance(tx, spec))
     emulator = await fleet.start("tells", LONG)
-    assert await look() == {"tells": (0, 0)}
+    await see(look, {"tells": (0, 0)})
     await emulator.stop()
     assert await look() == {}
     assert view(queue, "silent").foreign_seen_at is None
@@ -194,10 +202,13 @@ async def test_what_is_no_metrics_is_not_asked_for_again_soon(
             name="m", url=f"http://127.0.0.1:{port}", profile=LONG, slots=2, speaks="vllm"
         )
         queue.store.transact(lambda tx: enter_instance(tx, spec))
-        for _ in range(3):
+        counts = []
+        for _ in range(6):
             assert await look() == {}
-    # Its health is asked after, too, by whoever watches that.
-    assert sum(request.startswith(b"GET /metrics ") for request in asked) == 1
+            # Its health is asked after, too, by whoever watches that.
+            counts.append(sum(request.startswith(b"GET /metrics ") for request in asked))
+    assert counts[0] == 1
+    assert counts[-1] == counts[2]  # on a busy machine one may come too late, and be repeated
 
 
 async def test_the_queue_looks_by_itself(fleet: Any, new_queue: Any, eventually: Any) -> None:
