@@ -36,11 +36,12 @@ from hexprefect.simulator.engine import Engine as SimulatedEngine
 from hexprefect.simulator.engine_values import EngineJob, EngineOptions
 from hexprefect.simulator.generator import Generator
 from hexprefect.simulator.knowledge import Knowledge
-from hexprefect.simulator.policies import named_policy
+from hexprefect.simulator.policies import Policy, named_policy
 from hexprefect.simulator.simulation import Simulation
 from hexprefect.simulator.workload import Call, Query
 from hexprefect.store import InstanceSpec, Store, check_laws, upgrade
 from hexprefect.store.fleet import enter_instance
+from hexprefect.store.values import DispatchSettings
 
 Prefix = tuple[tuple[str, int], ...]
 
@@ -286,11 +287,24 @@ def expected_tokens(queries: Sequence[Query]) -> dict[str, float]:
     return {stage: float(np.mean(found)) for stage, found in lengths.items()}
 
 
+def running_policy() -> Policy:
+    """What the store does where no operator and no tuner has said otherwise."""
+    settings = DispatchSettings()
+    return replace(
+        named_policy("hexprefect"),
+        alpha=settings.alpha,
+        dispatch=settings.policy,
+        order=settings.order,
+        slowdown=settings.slowdown,
+        reappoints=True,
+    )
+
+
 def simulated_latencies(timed: Sequence[tuple[float, Query]], cluster: Cluster) -> list[float]:
     """Seconds that each query takes in the simulator, under the policy of the running system."""
     knowledge = Knowledge(cluster.profiles, expected_tokens([query for _, query in timed]))
     simulation = Simulation(
-        cluster, named_policy("live"), slo_scale=SLO_SCALE, knowledge=knowledge, check_laws=True
+        cluster, running_policy(), slo_scale=SLO_SCALE, knowledge=knowledge, check_laws=True
     )
     return list(simulation.run(timed).latency_s)
 
