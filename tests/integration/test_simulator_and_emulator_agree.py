@@ -358,7 +358,7 @@ async def live_latencies(
     expected = expected_tokens([query for _, query in timed])
     knowledge = Knowledge(cluster.profiles)
     latencies = [math.inf] * len(timed)
-    async with SharedQueue(url, options=QueueOptions(shortest_timeout_s=600.0)) as queue:
+    async with SharedQueue(url, options=QueueOptions(shortest_timeout_s=120.0)) as queue:
         loop = asyncio.get_running_loop()
         begun = loop.time() + 1.0
 
