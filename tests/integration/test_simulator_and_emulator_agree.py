@@ -290,7 +290,7 @@ def simulated_latencies(timed: Sequence[tuple[float, Query]], cluster: Cluster) 
     """Seconds that each query takes in the simulator, under the policy of the running system."""
     knowledge = Knowledge(cluster.profiles, expected_tokens([query for _, query in timed]))
     simulation = Simulation(
-        cluster, named_policy("live"), slo_scale=SLO_SCALE, knowledge=knowledge, check_laws=True
+        cluster, named_policy("hexprefect"), slo_scale=SLO_SCALE, knowledge=knowledge, check_laws=True
     )
     return list(simulation.run(timed).latency_s)
 
