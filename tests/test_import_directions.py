@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "queue": {"store", "instances", "scheduling", "completion", "errors", "settings"},
     "text2sql": {"scheduling", "completion", "errors"},
     "reports": {"text2sql", "errors"},
+    "observability": {"store", "completion"},
     # The profiles are facts about instances, and simulate them, too.
     "simulator": {"scheduling", "errors", "instances.profiles"},
 }
@@ -129,6 +130,7 @@ def test_the_rooms_that_are_held_exist() -> None:
         ("text2sql", "from prefect import flow"),
         ("reports", "from hexprefect.store import Store"),
         ("reports", "from prefect import flow"),
+        ("observability", "from hexprefect.orchestration.ask import ask_in_flow"),
         ("simulator", "from hexprefect.store import Store"),
         ("simulator", "from hexprefect.instances.client import InstanceClient"),
         ("orchestration", "from hexprefect.cli import main"),

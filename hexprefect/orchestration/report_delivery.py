@@ -128,7 +128,7 @@ async def _email(
     block: Any, recipient: Recipient, subject: str, text: str, finished: Finished
 ) -> None:
     send: Any = _email_package().email_send_message.fn
-    await send(
+    sending = send(
         subject=subject,
         msg=finished.written.html,
         msg_plain=text,
@@ -137,6 +137,8 @@ async def _email(
         # Most programs show no pictures that a message holds: the attached document has them.
         attachments=[str(finished.written.document)],
     )
+    # It connects and logs in without giving way: not on the loop that other flow runs are on.
+    await asyncio.to_thread(asyncio.run, sending)
 
 
 def _email_package() -> Any:

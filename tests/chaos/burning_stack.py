@@ -35,7 +35,7 @@ from hexprefect.store.views import instance_views
 T = TypeVar("T")
 LIMIT_S = 300.0
 """Waits end here; nothing is asserted about how long they took."""
-SPEEDS = {"fast": 1.0, "slow": 0.5}
+SPEEDS = {"fast": 0.5, "slow": 0.25}
 """Instances, and how many times faster than an a100 they are."""
 SLOTS = 4
 STARTED = "started!"

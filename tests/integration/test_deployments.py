@@ -156,7 +156,7 @@ async def test_both_deployments_run_to_their_end(worker_type: str, tmp_path: Pat
             store.close()
 
         shown = await artifacts_of(stack, asked)
-        assert "SELECT COUNT(*) FROM customer" in shown["markdown"][0]
+        assert "SELECT\n  COUNT(*)\nFROM customer" in shown["markdown"][0]
         assert any("400" in str(table) for table in shown["table"])
         assert shown["progress"] == [100.0]
         report = await artifacts_of(stack, reported)

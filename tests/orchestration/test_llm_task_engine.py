@@ -23,6 +23,8 @@ from hexprefect.orchestration.llm_task import current_request, llm_task
 from hexprefect.orchestration.task_runner import HexgenTaskRunner
 from hexprefect.queue import QueueOptions
 from hexprefect.store import tables
+from hexprefect.store.fleet import remove_instance, set_instance_state
+from hexprefect.store.values import NoInstanceFits
 from tests.orchestration.bench import Fleet, SeenByPrefect, StandIn, prompt_of, until_async
 
 pytestmark = pytest.mark.usefixtures("seen_by_prefect", "fleet")
@@ -459,4 +461,46 @@ async def test_thousands_of_waiting_tasks_need_no_thread_each(
     assert await many() < 60
     assert len(one_slot.asked) == 300
     assert one_slot.most_running == 1
+    assert_idle_and_clean(fleet)
+
+
+# -- what no instance could ever hold -----------------------------------------------------------
+
+
+async def test_a_prompt_that_no_instance_could_ever_hold_fails_at_once(fleet: Fleet) -> None:
+    """Nothing would come of waiting: were it waited for, this test would take five minutes."""
+    fleet.add("short", context_tokens=512)
+
+    @flow(task_runner=HexgenTaskRunner())
+    async def too_long() -> str:
+        return await summarise.submit("word " * 20_000)
+
+    @llm_task(stage="summary", retries=3)
+    async def summarise(text: str) -> str:
+        return (await current_request().complete(prompt_of(text))).text
+
+    with pytest.raises(NoInstanceFits, match=r"more than any instance holds: short 512"):
+        await too_long()
+    assert fleet.rows(tables.requests) == []
+    [query] = fleet.rows(tables.queries)
+    assert query["state"] == "failed"
+    assert "more than any instance holds" in query["reason"]
+    assert_idle_and_clean(fleet)
+
+
+async def test_what_waits_while_every_instance_is_too_small_is_told_so(fleet: Fleet) -> None:
+    """It was submitted when none lived; those that came are too small."""
+    fleet.add("large")
+    fleet.store.transact(lambda tx: set_instance_state(tx, "large", "dead"))
+
+    @flow(task_runner=HexgenTaskRunner())
+    async def too_long() -> str:
+        future = ask.submit("word " * 20_000)
+        await until_async(lambda: fleet.rows(tables.requests))
+        fleet.add("short", context_tokens=512)
+        fleet.store.transact(lambda tx: remove_instance(tx, "large"))
+        return await future
+
+    with pytest.raises(NoInstanceFits):
+        await too_long()
     assert_idle_and_clean(fleet)
