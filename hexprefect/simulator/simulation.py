@@ -7,13 +7,12 @@ system would know at that moment: lengths of answers are predicted from finished
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from math import inf
 
 from hexprefect.scheduling import Decision
 from hexprefect.scheduling.order import last_chance, put_off
 from hexprefect.scheduling.prediction import ENOUGH
-from hexprefect.scheduling.reappointment import Movable, choose_reappointment, wait_for_slot
 from hexprefect.simulator.appointing import Load, appointing
 from hexprefect.simulator.cluster import Cluster
 from hexprefect.simulator.engine_values import PromptTooLong
@@ -23,14 +22,12 @@ from hexprefect.simulator.laws import Laws
 from hexprefect.simulator.order_keys import NEEDS_REMAINING, order_key_of
 from hexprefect.simulator.outcome import Outcome
 from hexprefect.simulator.policies import Policy
-from hexprefect.simulator.requests import Entry, QueryRun, Request
+from hexprefect.simulator.reappointing import to_take_over
+from hexprefect.simulator.requests import QueryRun, Request
 from hexprefect.simulator.workload import Query
 
 _FEW = 8
 """Instances up to which the next event is found faster by a loop than by `min`."""
-
-_MOVABLE = 4
-"""Waiting requests of each other queue that a free instance considers taking over."""
 
 
 class Simulation:
@@ -363,47 +360,15 @@ class Simulation:
 
     def _take_over(self, index: int) -> bool:
         """Let an instance with room and no queue take what it would finish clearly sooner."""
-        waiting = sorted(self._waiting_elsewhere(index), key=lambda pair: pair[0])
-        movables = []
-        known: list[tuple[Request, int, float]] = []
-        for entry, wait_s in waiting:
-            request = entry[3]
-            cached, costs, _ = self.load.costs(request)
-            movables.append(
-                Movable(
-                    id=str(len(known)),
-                    wait_there_s=wait_s,
-                    completion_there_s=request.completion_s,
-                    completion_here_s=costs[index],
-                )
-            )
-            known.append((request, cached[index], costs[index]))
-        chosen = choose_reappointment(movables)
-        if chosen is None:
+        found = to_take_over(self.load, index, self.now)
+        if found is None:
             return False
-        request, cached_tokens, completion_s = known[int(chosen)]
+        request, cached_tokens, completion_s = found
         self._withdraw(request)
         request.cached_tokens = cached_tokens
         request.completion_s = completion_s
         self._enqueue(request, index)
         return True
-
-    def _waiting_elsewhere(self, index: int) -> Iterator[tuple[Entry, float]]:
-        """The first in each other queue, with the predicted seconds until they would start."""
-        load = self.load
-        delays = self.queue_delays()
-        for other, instance in enumerate(self.instances):
-            if other == index or not instance.queue:
-                continue
-            ahead_s = wait_for_slot(
-                queue_delay_s=delays[other],
-                waiting_s=load.waiting_s[other],
-                held_completion_s=load.held_s[other],
-                slots=instance.depth,
-            )
-            for entry in instance.queue[:_MOVABLE]:
-                yield entry, ahead_s
-                ahead_s += entry[3].work_s
 
     def _withdraw(self, request: Request) -> None:
         there = request.instance
