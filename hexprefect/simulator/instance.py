@@ -91,7 +91,6 @@ class SimulatedInstance:
         self.name = instance.name
         self.profile = instance.profile
         self.coefficients = coefficients(instance.profile)
-        self.occupancy = occupancy_coefficients(instance.profile)
         self.engine = Engine(instance.profile, options)
         self.by_priority = options.scheduling == "priority"
         """Whether the engine orders what waits in it by the priority sent along."""
@@ -110,6 +109,9 @@ class SimulatedInstance:
         if policy.reserves:
             self.depth = min(options.slots, policy.depth or options.slots)
         most_beside[number] = self.depth - 1
+        self.occupancy = occupancy_coefficients(
+            instance.profile, batch=min(DEFAULT_BATCH, self.depth)
+        )
         self.held = HeldPrefixes(capacity_tokens=instance.profile.kv_tokens, most=_MOST_SEGMENTS)
         """What it is believed to have cached."""
         self._seen = 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hexprefect.scheduling.reappointment import Movable, choose_reappointment, wait_for_slot
+from hexprefect.scheduling.reappointment import (
+    MOVABLE,
+    Movable,
+    choose_reappointment,
+    wait_for_slot,
+)
 from hexprefect.simulator.appointing import Load
 from hexprefect.simulator.requests import Entry, Request
-
-_MOVABLE = 4
-"""Waiting requests of each other queue that a free instance considers taking over."""
 
 
 def to_take_over(load: Load, index: int, now: float) -> tuple[Request, int, float] | None:
@@ -25,7 +27,8 @@ def to_take_over(load: Load, index: int, now: float) -> tuple[Request, int, floa
     """
     movables = []
     known: list[tuple[Request, int, float]] = []
-    for entry, wait_s in sorted(_elsewhere(load, index, now), key=lambda pair: pair[0]):
+    waiting = sorted(_elsewhere(load, index, now), key=lambda pair: pair[0])
+    for entry, wait_s in waiting[:MOVABLE]:
         request = entry[3]
         cached, costs, _ = load.costs(request)
         movables.append(
@@ -53,6 +56,6 @@ def _elsewhere(load: Load, index: int, now: float) -> Iterator[tuple[Entry, floa
             held_completion_s=load.held_s[other],
             slots=instance.depth,
         )
-        for entry in instance.queue[:_MOVABLE]:
+        for entry in instance.queue[:MOVABLE]:
             yield entry, ahead_s
             ahead_s += entry[3].work_s

@@ -214,6 +214,8 @@ class Simulation:
             if instance.by_priority:
                 request.priority = self._place_in_order(request)
             self._start(request)
+            if self._reappoints and self._waiting:
+                self._admit(appointed)
             return
         key = self._place_in_order(request)
         request.entry = entry = (key, request.ready_at, request.number, request)
@@ -320,6 +322,9 @@ class Simulation:
         self.knowledge.learn_answer(request.call)
         if self.laws is not None:
             self.laws.finished(request)
+        # As in the store: the slot goes on before the query's next calls are ready.
+        if instance.queue or (self._reappoints and self._waiting):
+            self._admit(index)
         run.left -= 1
         if run.left:
             missing = run.missing
@@ -329,8 +334,6 @@ class Simulation:
                     self._submit(run, follower)
         else:
             self._end(run)
-        if instance.queue or (self._reappoints and self._waiting):
-            self._admit(index)
 
     def _end(self, run: QueryRun) -> None:
         """A query has its answer."""
