@@ -164,7 +164,7 @@ def _tune(store: Store, since: float, objective: Objective) -> tuple[Window, Tun
         trace="recorded",
         queries=window.queries,
         cluster=cluster,
-        policy=named_policy("live"),
+        policy=named_policy("hexprefect"),
         rate=window.rate,
         arrivals=parse_arrivals("recorded"),
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
+from hexprefect.scheduling.delay import queue_delays
 from hexprefect.scheduling.dispatch import DispatchPolicy, NoInstance, choose
 from hexprefect.scheduling.occupancy import Coefficients
 
@@ -87,8 +88,10 @@ def place_by_clock(
     input_tokens: int,
     output_tokens: float,
     cached_tokens: Sequence[int],
-    others: Sequence[int],
+    admitted: Sequence[int],
+    most_beside: Sequence[int],
     busy_until: Sequence[float],
+    waiting_s: Sequence[float],
     now: float,
     *,
     profiles: Sequence[Coefficients],
@@ -100,8 +103,10 @@ def place_by_clock(
         input_tokens: of the prompt.
         output_tokens: predicted.
         cached_tokens: input tokens in the prefix cache of each, at most `input_tokens`.
-        others: sequences that run on each.
+        admitted: requests that each was given; no more than `most_beside` run beside another.
+        most_beside: its depth less one.
         busy_until: until when each has work, see `delay.busy_after`.
+        waiting_s: occupancy of what waits for each.
         now: on the same clock.
         profiles: the coefficients of each instance's profile.
         alpha: as for `place`.
@@ -109,12 +114,14 @@ def place_by_clock(
     Returns:
         The index of the instance, and `t_comp` there in seconds, without the delay caused.
     """
-    longest = latest = 0.0
+    delays = queue_delays(busy_until, now=now, waiting_s=waiting_s)
+    longest = 0.0
     costs = []
     weighed = []
-    for (fixed, each_input, each_output, growth), cached, beside, until in zip(
-        profiles, cached_tokens, others, busy_until, strict=True
+    for (fixed, each_input, each_output, growth), cached, held, most in zip(
+        profiles, cached_tokens, admitted, most_beside, strict=True
     ):
+        beside = min(held, most)
         uncached = input_tokens - cached
         cost = fixed + each_input * uncached + each_output * (1.0 + growth * beside) * output_tokens
         costs.append(cost)
@@ -122,17 +129,13 @@ def place_by_clock(
         weighed.append(cost)
         if cost > longest:
             longest = cost
-        if until > latest:
-            latest = until
+    fullest = max(delays)
     speed = alpha / longest if longest > 0 else 0.0
-    # The fullest queue is the one that is busy for longest: subtraction keeps the order.
-    load = (1.0 - alpha) / (latest - now) if latest > now else 0.0
+    load = (1.0 - alpha) / fullest if fullest > 0 else 0.0
     best = 0
     lowest = inf
-    for index, (cost, until) in enumerate(zip(weighed, busy_until, strict=True)):
-        score = speed * cost
-        if until > now:
-            score += load * (until - now)
+    for index, (cost, delay) in enumerate(zip(weighed, delays, strict=True)):
+        score = speed * cost + load * delay
         if score < lowest:
             lowest = score
             best = index

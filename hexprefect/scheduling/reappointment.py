@@ -13,6 +13,9 @@ CLEARLY_SOONER = 0.8
 """Move only for a predicted gain of a fifth: predictions are off by 3–5 % on average, and a moved
 request loses the prefix that its old instance may hold."""
 
+MOVABLE = 8
+"""Requests that an instance with room considers: the first in order over all other queues."""
+
 
 @dataclass(frozen=True, slots=True)
 class Movable:

@@ -22,9 +22,19 @@ PlaceByTables = Callable[[Sequence[float], float, Sequence[float]], tuple[int, f
 """`(starts_s, output_tokens, queue_delay_s)` → index and `t_comp`."""
 
 PlaceByClock = Callable[
-    [int, float, Sequence[int], Sequence[int], Sequence[float], float], tuple[int, float]
+    [
+        int,
+        float,
+        Sequence[int],
+        Sequence[int],
+        Sequence[int],
+        Sequence[float],
+        Sequence[float],
+        float,
+    ],
+    tuple[int, float],
 ]
-"""`(input_tokens, output_tokens, cached_tokens, others, busy_until, now)` → index and `t_comp`."""
+"""The arguments of `placement.place_by_clock`, in order → index and `t_comp`."""
 
 _BY_TABLES_EACH = """
 cost_# = start_# + each_output_# * output_tokens
@@ -35,16 +45,18 @@ if delay_# > fullest: fullest = delay_#
 _BY_TABLES_SCORE = "speed * cost_# + load * delay_#"
 
 _BY_CLOCK_EACH = """
+if beside_# > most_#: beside_# = most_#
 uncached = input_tokens - cached_#
 cost_# = fixed_# + each_input_# * uncached
 cost_# += each_output_# * (1.0 + growth_# * beside_#) * output_tokens
 weighed_# = cost_# + beside_# * each_input_# * uncached
 if weighed_# > longest: longest = weighed_#
 delay_# = until_# - now
+if delay_# < waiting_#: delay_# = waiting_#
 if delay_# > fullest: fullest = delay_#
 """
 
-_BY_CLOCK_SCORE = "speed * weighed_# + load * delay_# if delay_# > 0.0 else speed * weighed_#"
+_BY_CLOCK_SCORE = "speed * weighed_# + load * delay_#"
 
 
 def placing_by_tables(profiles: Sequence[Coefficients], *, alpha: float) -> PlaceByTables:
@@ -63,8 +75,15 @@ def placing_by_clock(profiles: Sequence[Coefficients], *, alpha: float) -> Place
     """`place_by_clock` for one cluster and one α; at most `MOST_UNROLLED` instances."""
     made: PlaceByClock = _maker(
         len(profiles),
-        arguments="input_tokens, output_tokens, cached_tokens, others, busy_until, now",
-        unpacked=(("cached", "cached_tokens"), ("beside", "others"), ("until", "busy_until")),
+        arguments="input_tokens, output_tokens, cached_tokens, admitted, most_beside, busy_until, "
+        "waiting_s, now",
+        unpacked=(
+            ("cached", "cached_tokens"),
+            ("beside", "admitted"),
+            ("most", "most_beside"),
+            ("until", "busy_until"),
+            ("waiting", "waiting_s"),
+        ),
         each=_BY_CLOCK_EACH,
         score=_BY_CLOCK_SCORE,
     )(profiles, alpha)

@@ -41,13 +41,21 @@ class Load:
         "admitted",
         "busy_until",
         "coefficients",
+        "held_s",
         "instances",
+        "most_beside",
         "queue_s",
         "unfinished",
+        "waiting_s",
     )
 
     def __init__(
-        self, instances: list[SimulatedInstance], policy: Policy, admitted: list[int]
+        self,
+        instances: list[SimulatedInstance],
+        policy: Policy,
+        *,
+        admitted: list[int],
+        most_beside: list[int],
     ) -> None:
         number = len(instances)
         self._policy = policy
@@ -55,11 +63,17 @@ class Load:
         self.coefficients: list[Coefficients] = [each.coefficients for each in instances]
         self.admitted = admitted
         """Admitted requests that have not finished."""
+        self.most_beside = most_beside
+        """Of these, how many one more request could at most run beside: the depth less one."""
         self.unfinished = [0] * number
         """Those, and the waiting."""
         self.queue_s = [0.0] * number
         """`t_queue` as a sum, in seconds; see `delays`."""
         self.busy_until = [0.0] * number if policy.backlog == "clock" else None
+        self.waiting_s = [0.0] * number
+        """With a clock: occupancy of what waits for each instance, in seconds."""
+        self.held_s = [0.0] * number
+        """Where requests are reappointed: `t_comp` of what each instance was given, in seconds."""
         self._nothing = [0] * number
         self._cached: dict[int, list[int]] = {}
 
@@ -67,7 +81,7 @@ class Load:
         """`t_queue` of each instance, in seconds."""
         if self.busy_until is None:
             return self.queue_s
-        return queue_delays(self.busy_until, now=now)
+        return queue_delays(self.busy_until, now=now, waiting_s=self.waiting_s)
 
     def cached(self, call: CallTable) -> list[int]:
         """Tokens of the call's prompt that each instance is believed to hold."""
@@ -86,7 +100,9 @@ class Load:
         """Believed cached tokens, `t_comp`, and the sequences there, on each instance."""
         policy = self._policy
         cached = self.cached(request.call) if policy.prefix_aware else self._nothing
-        others = self.admitted if policy.batch_aware else self._nothing
+        others = list(map(min, self.admitted, self.most_beside))
+        if not policy.batch_aware:
+            others = self._nothing
         costs = completion_seconds_each(
             self.coefficients, request.input_tokens, request.predicted_tokens, cached, others
         )
@@ -199,8 +215,8 @@ def _by_tables(alpha: float, load: Load) -> Appoint:
 
 def _by_clock(alpha: float, load: Load, busy_until: list[float]) -> Appoint:
     """α dispatch by uncached tokens, the batch, the delay caused, and a clock of the work left."""
-    coefficients, admitted = load.coefficients, load.admitted
-    cached_of = load.cached
+    coefficients, admitted, most_beside = load.coefficients, load.admitted, load.most_beside
+    cached_of, waiting_s = load.cached, load.waiting_s
     place = (
         placing_by_clock(coefficients, alpha=alpha)
         if len(coefficients) <= MOST_UNROLLED
@@ -210,7 +226,14 @@ def _by_clock(alpha: float, load: Load, busy_until: list[float]) -> Appoint:
     def appoint(request: Request, now: float) -> int:
         cached = cached_of(request.call)
         index, request.completion_s = place(
-            request.input_tokens, request.predicted_tokens, cached, admitted, busy_until, now
+            request.input_tokens,
+            request.predicted_tokens,
+            cached,
+            admitted,
+            most_beside,
+            busy_until,
+            waiting_s,
+            now,
         )
         request.cached_tokens = cached[index]
         return index

@@ -40,7 +40,7 @@ class EngineJob:
         self.input_tokens = input_tokens
         self.output_tokens = output_tokens
         self.prefix = prefix
-        self.priority: tuple[int, float] = (0, 0.0)
+        self.priority = 0.0
         """Smaller goes first, under `scheduling="priority"`; ties by arrival."""
         self.generated = 0
         """Tokens generated before the last preemption; they are prefilled again after it."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
 from hexprefect.scheduling.admission import DEFAULT_PATIENCE
-from hexprefect.scheduling.depth import depth_for_slowdown
-from hexprefect.scheduling.occupancy import coefficients, occupancy_coefficients
+from hexprefect.scheduling.depth import LEARN_EVERY, MEMORY, depth_for_slowdown
+from hexprefect.scheduling.occupancy import (
+    DEFAULT_BATCH,
+    coefficients,
+    occupancy_coefficients,
+)
+from hexprefect.scheduling.order import put_off
 from hexprefect.simulator.cluster import Instance
 from hexprefect.simulator.engine import Engine
 from hexprefect.simulator.held_prefixes import HeldPrefixes
@@ -22,19 +27,10 @@ LOOK_AHEAD = 2 * DEFAULT_PATIENCE
 
 UNLIMITED = 1 << 30
 
-_FIRST_LATE = (1,)
-"""Sorts before every late entry and after all others."""
+_MOST_SEGMENTS = 64
+"""Prefix segments that an instance is believed to hold at most, as in the store."""
 
-_MOST_SEGMENTS = 256
-"""Prefix segments that an instance is believed to hold at most."""
-
-_LEARN_EVERY = 16
-"""Finished requests between two changes of the depth."""
-
-_MEMORY = 500
-"""Requests over which the mean size forgets."""
-
-_LAST_WEIGHT = 1.0 / _MEMORY
+_LAST_WEIGHT = 1.0 / MEMORY
 
 
 class SimulatedInstance:
@@ -46,15 +42,15 @@ class SimulatedInstance:
         number: its place in the cluster.
         admitted: requests admitted on each instance of the cluster; this one counts at its place,
             so that dispatch reads the load of all without asking each.
+        most_beside: the sequences that one more could run beside, likewise.
     """
 
     __slots__ = (
         "_admitted",
-        "_before_late",
-        "_late_last",
-        "_late_turn",
+        "_late_penalty",
         "_mean_output",
         "_mean_uncached",
+        "_most_beside",
         "_number",
         "_seen",
         "_shared",
@@ -76,20 +72,25 @@ class SimulatedInstance:
     )
 
     def __init__(
-        self, instance: Instance, policy: Policy, *, number: int, admitted: list[int]
+        self,
+        instance: Instance,
+        policy: Policy,
+        *,
+        number: int,
+        admitted: list[int],
+        most_beside: list[int],
     ) -> None:
         options = instance.options
         if policy.engine_priority:
             options = replace(options, scheduling="priority")
         self._number = number
         self._admitted = admitted
-        self._late_last = policy.late_last
-        self._late_turn = policy.late_turn
+        self._most_beside = most_beside
+        self._late_penalty = policy.late_penalty
         self._slowdown = policy.slowdown
         self.name = instance.name
         self.profile = instance.profile
         self.coefficients = coefficients(instance.profile)
-        self.occupancy = occupancy_coefficients(instance.profile)
         self.engine = Engine(instance.profile, options)
         self.by_priority = options.scheduling == "priority"
         """Whether the engine orders what waits in it by the priority sent along."""
@@ -107,10 +108,12 @@ class SimulatedInstance:
         self.depth = UNLIMITED
         if policy.reserves:
             self.depth = min(options.slots, policy.depth or options.slots)
+        most_beside[number] = self.depth - 1
+        self.occupancy = occupancy_coefficients(
+            instance.profile, batch=min(DEFAULT_BATCH, self.depth)
+        )
         self.held = HeldPrefixes(capacity_tokens=instance.profile.kv_tokens, most=_MOST_SEGMENTS)
         """What it is believed to have cached."""
-        self._before_late = 0
-        """Requests admitted since a late one had its turn."""
         self._seen = 0
         self._mean_uncached = 0.0
         self._mean_output = 0.0
@@ -181,11 +184,11 @@ class SimulatedInstance:
         free = self.depth - admitted
         if free <= 0 or not queue:
             return ()
-        if self._late_last:
-            self._demote(now)
+        if self._late_penalty is not None:
+            self._put_off_late(now, self._late_penalty)
         kv_tokens = self.kv_tokens
         if kv_tokens is None:
-            started = [entry[4] for entry in queue[:free]]
+            started = [entry[3] for entry in queue[:free]]
             del queue[:free]
             self._admitted[self._number] += len(started)
             return started
@@ -194,31 +197,17 @@ class SimulatedInstance:
             # What a request needs depends on the segments that others use at that moment, so
             # requests are let in one at a time.
             free_kv = kv_tokens - self.reserved_kv - self.shared_kv
-            chosen = self._late_whose_turn_it_is(free_kv) if self._late_last else None
-            if chosen is None:
-                if not self._admitted[self._number] or self._needed(queue[0][4]) <= free_kv:
-                    chosen = queue.pop(0)[4]
-                else:
-                    chosen = self._pass_over(free_kv)
-                    if chosen is None:
-                        break
+            if not self._admitted[self._number] or self._needed(queue[0][3]) <= free_kv:
+                chosen = queue.pop(0)[3]
+            else:
+                passing = self._pass_over(free_kv)
+                if passing is None:
+                    break
+                chosen = passing
             self._reserve(chosen)
             free -= 1
             started.append(chosen)
         return started
-
-    def _late_whose_turn_it_is(self, free_kv: int) -> Request | None:
-        """The first late request, after enough others have gone before it."""
-        place = bisect_left(self.queue, _FIRST_LATE)
-        if place == len(self.queue) or place == 0:
-            self._before_late = 0
-            return None
-        self._before_late += 1
-        late = self.queue[place][4]
-        if self._before_late <= self._late_turn or self._needed(late) > free_kv:
-            return None
-        self._before_late = 0
-        return self.queue.pop(place)[4]
 
     def _pass_over(self, free_kv: int) -> Request | None:
         """The first request that fits, where the head of the queue does not: what `admit` chooses
@@ -226,11 +215,11 @@ class SimulatedInstance:
         queue = self.queue
         overtakers_left: float = inf
         for place, entry in enumerate(queue[:LOOK_AHEAD]):
-            request = entry[4]
+            request = entry[3]
             if self._needed(request) <= free_kv:
                 for overtaken in queue[:place]:
-                    overtaken[4].passed_over += 1
-                return queue.pop(place)[4]
+                    overtaken[3].passed_over += 1
+                return queue.pop(place)[3]
             patience = DEFAULT_PATIENCE - request.passed_over
             if patience < overtakers_left:
                 overtakers_left = patience
@@ -281,10 +270,10 @@ class SimulatedInstance:
 
     def _learn(self, request: Request, slowdown: float) -> None:
         self._seen = seen = self._seen + 1
-        weight = 1.0 / seen if seen < _MEMORY else _LAST_WEIGHT
+        weight = 1.0 / seen if seen < MEMORY else _LAST_WEIGHT
         self._mean_uncached += weight * (request.uncached_tokens - self._mean_uncached)
         self._mean_output += weight * (request.call.answer_tokens - self._mean_output)
-        if seen % _LEARN_EVERY == 0:
+        if seen % LEARN_EVERY == 0:
             self.depth = min(
                 self.engine.options.slots,
                 depth_for_slowdown(
@@ -294,11 +283,17 @@ class SimulatedInstance:
                     output_tokens=self._mean_output,
                 ),
             )
+            self.occupancy = occupancy_coefficients(
+                self.profile, batch=min(DEFAULT_BATCH, self.depth)
+            )
+            self._most_beside[self._number] = self.depth - 1
 
-    def _demote(self, now: float) -> None:
-        """Move what can no longer be in time behind what can."""
+    def _put_off_late(self, now: float, penalty: float) -> None:
+        """Put what can no longer be in time behind what can, where it would come first."""
         queue = self.queue
-        while queue[0][0] == 0 and now > queue[0][4].last_chance:
-            _, key, ready_at, number, request = queue.pop(0)
-            request.entry = (1, key, ready_at, number, request)
+        while now > queue[0][3].last_chance:
+            key, ready_at, number, request = queue.pop(0)
+            key = put_off(key, slo_s=request.run.slo_s, penalty=penalty)
+            request.last_chance = inf
+            request.entry = (key, ready_at, number, request)
             insort(queue, request.entry)

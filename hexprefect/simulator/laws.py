@@ -41,15 +41,11 @@ class Laws:
         instance = self._simulation.instances[request.instance]
         if request.admitted_at < request.ready_at:
             self._broken(2, f"request {request.number} was admitted before it was ready")
-        late = request.entry is not None and request.entry[0]
         for entry in instance.queue:
-            if late and not entry[0]:
-                # A late request had its turn.
-                continue
             if request.entry is None or entry >= request.entry:
                 break
-            if instance.fits(entry[4]):
-                self._broken(4, f"request {request.number} went before {entry[3]}, which fits")
+            if instance.fits(entry[3]):
+                self._broken(4, f"request {request.number} went before {entry[2]}, which fits")
 
     def finished(self, request: Request) -> None:
         """Law 1, conservation: nothing finishes twice."""

@@ -31,13 +31,11 @@ class Policy:
     order: Order = "urgency"
     ageing: float = 0.0
     """For the order `remaining`: see `scheduling.order.remaining_key`."""
-    late_last: bool = False
-    """Overload policy: what can no longer be in time is served after what can."""
+    late_penalty: float | None = None
+    """Overload policy: SLOs by which the deadline of what can no longer be in time is put off, so
+    that what can be goes first (`scheduling.order.put_off`); `None`: never."""
     stretch: float = 1.0
-    """For `late_last`: how much longer than predicted the remaining work is reckoned to take."""
-    late_turn: int = 10
-    """With `late_last`: after so many others a late request has its turn, the one that comes first
-    in the order, so that nobody starves however long the overload lasts."""
+    """For `late_penalty`: how much longer than predicted the remaining work is reckoned to take."""
     depth: int | None = None
     """Requests that an instance is given at once; `None`: as many as fit."""
     slowdown: float | None = None
@@ -148,30 +146,22 @@ POLICIES: dict[str, Policy] = {
             prefix_aware=True,
         ),
         Policy(
-            name="live",
-            summary="what `hexprefect.store` does: the paper's order, prefix- and batch-aware cost",
-            backlog="per-slot",
-            prefix_aware=True,
-            batch_aware=True,
-            engine_priority=True,
-            reappoints=True,
-        ),
-        Policy(
             name="hexprefect",
             summary="ours: laxity of the query, depth by slowdown, prefix- and batch-aware cost",
             order="laxity",
-            slowdown=5.0,
+            slowdown=6.5,
             backlog="clock",
             prefix_aware=True,
             batch_aware=True,
             counts_delay_caused=True,
             engine_priority=True,
+            reappoints=True,
         ),
         Policy(
             name="hexprefect-attainment",
-            summary="ours under overload: what can no longer be in time goes last, less depth",
+            summary="ours under overload: what can no longer be in time is put off, less depth",
             order="laxity",
-            late_last=True,
+            late_penalty=8.0,
             stretch=2.0,
             slowdown=2.0,
             backlog="clock",
@@ -179,6 +169,7 @@ POLICIES: dict[str, Policy] = {
             batch_aware=True,
             counts_delay_caused=True,
             engine_priority=True,
+            reappoints=True,
         ),
     )
 }

@@ -18,6 +18,7 @@ class QueryRun:
         "missing",
         "number",
         "query",
+        "slo_s",
         "standalone_s",
         "table",
     )
@@ -36,6 +37,7 @@ class QueryRun:
         self.query: Query = table.query
         self.arrived_at = arrived_at
         self.deadline = deadline
+        self.slo_s = deadline - arrived_at
         self.standalone_s = standalone_s
         """Predicted from finished queries, not the query's own."""
         self.left = len(table.calls)
@@ -109,5 +111,5 @@ class Request(EngineJob):
         """Its place in the queue while it waits."""
 
 
-Entry = tuple[int, float, float, int, Request]
-"""A request's place in a queue: `(late, key, ready_at, number, request)`."""
+Entry = tuple[float, float, int, Request]
+"""A request's place in a queue: `(key, ready_at, number, request)`."""

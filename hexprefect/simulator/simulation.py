@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from math import inf
 
 from hexprefect.scheduling import Decision
-from hexprefect.scheduling.order import last_chance
+from hexprefect.scheduling.order import last_chance, put_off
 from hexprefect.scheduling.prediction import ENOUGH
-from hexprefect.scheduling.reappointment import Movable, choose_reappointment
 from hexprefect.simulator.appointing import Load, appointing
 from hexprefect.simulator.cluster import Cluster
 from hexprefect.simulator.engine_values import PromptTooLong
@@ -23,14 +22,12 @@ from hexprefect.simulator.laws import Laws
 from hexprefect.simulator.order_keys import NEEDS_REMAINING, order_key_of
 from hexprefect.simulator.outcome import Outcome
 from hexprefect.simulator.policies import Policy
+from hexprefect.simulator.reappointing import to_take_over
 from hexprefect.simulator.requests import QueryRun, Request
 from hexprefect.simulator.workload import Query
 
 _FEW = 8
 """Instances up to which the next event is found faster by a loop than by `min`."""
-
-_MOVABLE = 4
-"""Waiting requests of each other queue that a free instance considers taking over."""
 
 
 class Simulation:
@@ -58,17 +55,19 @@ class Simulation:
         record_decisions: bool = False,
     ) -> None:
         number = len(cluster.instances)
-        admitted = [0] * number
+        admitted, most_beside = [0] * number, [0] * number
         self.policy = policy
         self.slo_scale = slo_scale
         self.now = 0.0
         self.instances = [
-            SimulatedInstance(instance, policy, number=index, admitted=admitted)
+            SimulatedInstance(
+                instance, policy, number=index, admitted=admitted, most_beside=most_beside
+            )
             for index, instance in enumerate(cluster.instances)
         ]
         self.knowledge = Knowledge(cluster.profiles) if knowledge is None else knowledge
         self.outcome = Outcome()
-        self.load = Load(self.instances, policy, admitted)
+        self.load = Load(self.instances, policy, admitted=admitted, most_beside=most_beside)
         self.decisions: list[Decision] | None = [] if record_decisions else None
         self.laws = Laws(self) if check_laws else None
         self._appoint = appointing(policy, self.load, seed=seed, decisions=self.decisions)
@@ -82,12 +81,16 @@ class Simulation:
         self._unfinished = self.load.unfinished
         self._counts_shares = policy.backlog in ("occupancy", "clock")
         self._per_slot = policy.backlog == "per-slot"
-        self._late_last = policy.late_last
+        self._late_penalty = policy.late_penalty
         self._reserves = policy.reserves
         self._takes_off = policy.backlog != "ever-growing"
-        self._prefix_aware = policy.prefix_aware
+        self._prefix_aware = policy.prefix_aware and all(
+            instance.engine.options.prefix_cache for instance in self.instances
+        )
         self._reappoints = policy.reappoints
-        self._needs_remaining = policy.late_last or policy.order in NEEDS_REMAINING
+        self._waiting = 0
+        """Requests in all queues."""
+        self._needs_remaining = policy.late_penalty is not None or policy.order in NEEDS_REMAINING
 
     @property
     def queue_s(self) -> list[float]:
@@ -205,24 +208,36 @@ class Simulation:
             and instance.held.hold(prefix)
         ):
             self.load.held_changed()
-        late = 0
-        if self._late_last:
-            request.last_chance = last_chance(
-                deadline=request.run.deadline,
-                remaining_s=self.policy.stretch * request.remaining_s,
-            )
-            late = int(self.now > request.last_chance)
         queue = instance.queue
         if not queue and instance.take(request):
             # Law 4 with nobody to order: what `admit` decides for a queue of one.
             if instance.by_priority:
-                request.priority = (late, self._key(request))
+                request.priority = self._place_in_order(request)
             self._start(request)
+            if self._reappoints and self._waiting:
+                self._admit(appointed)
             return
-        key = self._key(request)
-        request.entry = entry = (late, key, request.ready_at, request.number, request)
+        key = self._place_in_order(request)
+        request.entry = entry = (key, request.ready_at, request.number, request)
         insort(queue, entry)
+        self._waiting += 1
+        self.load.waiting_s[appointed] += request.work_s
         self._admit(appointed)
+
+    def _place_in_order(self, request: Request) -> float:
+        """Its key; put off where it cannot be in time any more."""
+        key = self._key(request)
+        penalty = self._late_penalty
+        if penalty is None:
+            return key
+        run = request.run
+        request.last_chance = last_chance(
+            deadline=run.deadline, remaining_s=self.policy.stretch * request.remaining_s
+        )
+        if self.now <= request.last_chance:
+            return key
+        request.last_chance = inf
+        return put_off(key, slo_s=run.slo_s, penalty=penalty)
 
     def _count(self, request: Request, instance: SimulatedInstance) -> None:
         """Work that an instance has before it from now on: `t_queue` goes up."""
@@ -256,15 +271,24 @@ class Simulation:
             for request in instance.startable(self.now):
                 entry = request.entry
                 assert entry is not None
-                request.priority = entry[:2]
+                request.priority = entry[0]
+                self._leave_queue(request, instance)
                 self._start(request)
             if not (
                 self._reappoints
+                and self._waiting
                 and not instance.queue
                 and instance.admitted < instance.depth
                 and self._take_over(index)
             ):
                 return
+
+    def _leave_queue(self, request: Request, instance: SimulatedInstance) -> None:
+        """A request waits no more; sums of floats do not come back to 0 by themselves (law 8)."""
+        self._waiting -= 1
+        waiting_s = self.load.waiting_s
+        index = request.instance
+        waiting_s[index] = waiting_s[index] - request.work_s if instance.queue else 0.0
 
     def _start(self, request: Request) -> None:
         """Give an admitted request to its engine."""
@@ -277,6 +301,8 @@ class Simulation:
         if waited_s > self.outcome.longest_wait_s:
             self.outcome.longest_wait_s = waited_s
         index = request.instance
+        if self._reappoints:
+            self.load.held_s[index] += request.completion_s
         engine = self.instances[index].engine
         engine.submit(request, now)
         self._next_at[index] = engine.next_at
@@ -289,10 +315,16 @@ class Simulation:
         if self._takes_off:
             self._take_off(index, request.work_s)
         instance.finished(request)
+        if self._reappoints:
+            held_s = self.load.held_s
+            held_s[index] = held_s[index] - request.completion_s if instance.admitted else 0.0
         run.attained_s += request.completion_s
         self.knowledge.learn_answer(request.call)
         if self.laws is not None:
             self.laws.finished(request)
+        # As in the store: the slot goes on before the query's next calls are ready.
+        if instance.queue or (self._reappoints and self._waiting):
+            self._admit(index)
         run.left -= 1
         if run.left:
             missing = run.missing
@@ -302,8 +334,6 @@ class Simulation:
                     self._submit(run, follower)
         else:
             self._end(run)
-        if instance.queue or self._reappoints:
-            self._admit(index)
 
     def _end(self, run: QueryRun) -> None:
         """A query has its answer."""
@@ -333,31 +363,10 @@ class Simulation:
 
     def _take_over(self, index: int) -> bool:
         """Let an instance with room and no queue take what it would finish clearly sooner."""
-        entries = sorted(
-            entry for other in self.instances if other.queue for entry in other.queue[:_MOVABLE]
-        )
-        if not entries:
+        found = to_take_over(self.load, index, self.now)
+        if found is None:
             return False
-        movables = []
-        known: list[tuple[Request, int, float]] = []
-        delays = self.queue_delays()
-        for entry in entries:
-            request = entry[4]
-            cached, costs, _ = self.load.costs(request)
-            there = request.instance
-            movables.append(
-                Movable(
-                    id=str(len(known)),
-                    wait_there_s=max(0.0, delays[there] - request.work_s),
-                    completion_there_s=costs[there],
-                    completion_here_s=delays[index] + costs[index],
-                )
-            )
-            known.append((request, cached[index], costs[index]))
-        chosen = choose_reappointment(movables)
-        if chosen is None:
-            return False
-        request, cached_tokens, completion_s = known[int(chosen)]
+        request, cached_tokens, completion_s = found
         self._withdraw(request)
         request.cached_tokens = cached_tokens
         request.completion_s = completion_s
@@ -369,6 +378,7 @@ class Simulation:
         queue = self.instances[there].queue
         assert request.entry is not None
         del queue[bisect_left(queue, request.entry)]
+        self._leave_queue(request, self.instances[there])
         self._unfinished[there] -= 1
         self._take_off(there, request.work_s)
         if self._busy_until is not None and self._unfinished[there]:

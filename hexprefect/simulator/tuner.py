@@ -61,7 +61,7 @@ class Point:
             "order": policy.order,
             "depth": policy.depth,
             "slowdown": policy.slowdown,
-            "late_last": policy.late_last,
+            "late_penalty": policy.late_penalty,
             "stretch": policy.stretch,
             "p95_s": self.p95_s,
             "mean_s": self.mean_s,
@@ -204,13 +204,13 @@ class _Search:
 
 
 def _depths(policy: Policy) -> list[Policy]:
-    limits = (None, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
+    limits = (None, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.0)
     return [replace(policy, slowdown=slowdown) for slowdown in limits]
 
 
 def _overloads(policy: Policy) -> list[Policy]:
-    late = [replace(policy, late_last=True, stretch=stretch) for stretch in (1.0, 1.5, 2.0, 2.5)]
-    return [replace(policy, late_last=False, stretch=1.0), *late]
+    late = [replace(policy, late_penalty=8.0, stretch=stretch) for stretch in (1.0, 1.5, 2.0, 2.5)]
+    return [replace(policy, late_penalty=None, stretch=1.0), *late]
 
 
 def _orders(policy: Policy) -> list[Policy]:

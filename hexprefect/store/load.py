@@ -140,8 +140,13 @@ class InstanceLoad:
 
     @property
     def beside(self) -> int:
-        """Sequences that one more would share its steps with."""
-        return min(self.occupied, self.capacity - 1) + min(self.foreign, self.slots - 1)
+        """Sequences that one more would share its steps with.
+
+        What waits counts, too: it waits because the depth is reached, or starts in this
+        transaction.
+        """
+        own = min(self.occupied + self.waiting, self.capacity - 1)
+        return own + min(self.foreign, self.slots - 1)
 
     def cached_tokens(self, size: RequestSize) -> int:
         """Input tokens of a request that it is believed to hold."""

@@ -13,7 +13,12 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 
 from hexprefect.scheduling import Waiting, admit, dispatch, queue_order
-from hexprefect.scheduling.reappointment import Movable, choose_reappointment, wait_for_slot
+from hexprefect.scheduling.reappointment import (
+    MOVABLE,
+    Movable,
+    choose_reappointment,
+    wait_for_slot,
+)
 from hexprefect.store import statements, tables
 from hexprefect.store.appointment import enqueue, put_off_late, size_of
 from hexprefect.store.changes import Row
@@ -112,70 +117,87 @@ def _take_over(tx: Transaction, load: InstanceLoad) -> None:
     while load.capacity > load.occupied and load.waiting == 0 and load.state == "alive":
         if not any(other.waiting > 0 for other in tx.instances.values() if other is not load):
             return
-        rows = _waiting_elsewhere(tx, load)
+        candidates = {row["id"]: (row, wait_s) for row, wait_s in _waiting_elsewhere(tx, load)}
         chosen = choose_reappointment(
             [
                 Movable(
-                    id=row["id"],
-                    wait_there_s=row["wait_there_s"],
+                    id=request_id,
+                    wait_there_s=wait_s,
                     completion_there_s=row["completion_us"] / 1e6,
                     completion_here_s=load.completion_seconds(size_of(row)),
                 )
-                for row in rows
+                for request_id, (row, wait_s) in candidates.items()
             ]
         )
         if chosen is None:
             return
-        _move(tx, next(row for row in rows if row["id"] == chosen), load)
+        row, wait_s = candidates[chosen]
+        _move(tx, row, load, wait_there_s=wait_s)
 
 
-def _waiting_elsewhere(tx: Transaction, load: InstanceLoad) -> list[Row]:
-    """The first that wait for other instances and fit here, each with its `wait_there_s`."""
+def _waiting_elsewhere(tx: Transaction, load: InstanceLoad) -> list[tuple[Row, float]]:
+    """The first that wait for other instances and fit here, and how long each waits there."""
     tx.write_changes()
     request = tables.requests.c
     gone = {row["key"] for row in tx.changes.admitted}
-    waiting_us = dict(
-        tx.connection.execute(
-            select(request.instance, func.sum(request.completion_us))
-            .where(request.state == "waiting", request.id.not_in(gone))
-            .group_by(request.instance)
-        ).all()
-    )
-    ahead = {
-        other.name: wait_for_slot(
-            queue_delay_s=other.queue_delay(tx.now),
-            waiting_s=other.queued_us / 1e6,
-            held_completion_s=(other.backlog_us - int(waiting_us.get(other.name) or 0)) / 1e6,
-            slots=other.capacity,
-        )
-        for other in tx.instances.values()
-    }
     stored = tx.connection.execute(
         select(*statements.QUEUE_COLUMNS)
         .where(request.state == "waiting", request.instance != load.name)
         .order_by(request.order_key, request.ready_at, request.id)
-        .limit(LOOK_AHEAD + len(gone))
+        .limit(MOVABLE + len(gone))
     )
-    rows: list[Row] = []
-    for stored_row in stored:
-        if stored_row.id in gone:
-            continue
-        row = stored_row._asdict()
-        row["wait_there_s"] = ahead[row["instance"]]
-        ahead[row["instance"]] += row["work_us"] / 1e6
+    waiting = [
+        *(row._asdict() for row in stored if row.id not in gone),
+        *(
+            row
+            for row in tx.changes.new.values()
+            if row["state"] == "waiting" and row["instance"] not in (None, load.name)
+        ),
+    ]
+    waiting.sort(key=lambda row: (row["order_key"], row["ready_at"], row["id"]))
+    ahead = _waits_for_slots(tx, gone)
+    rows: list[tuple[Row, float]] = []
+    for row in waiting[:MOVABLE]:
         if load.can_hold(row["kv_tokens"]) and load.fits(row["kv_tokens"]):
-            rows.append(row)
+            rows.append((row, ahead[row["instance"]]))
+        ahead[row["instance"]] += row["work_us"] / 1e6
     return rows
 
 
-def _move(tx: Transaction, row: Row, load: InstanceLoad) -> None:
+def _waits_for_slots(tx: Transaction, gone: set[str]) -> dict[str, float]:
+    """Predicted seconds until each instance admits the first that waits for it."""
+    request = tables.requests.c
+    waiting_us = {
+        name: int(total or 0)
+        for name, total in tx.connection.execute(
+            select(request.instance, func.sum(request.completion_us))
+            .where(request.state == "waiting", request.id.not_in(gone))
+            .group_by(request.instance)
+        )
+    }
+    for row in tx.changes.new.values():
+        if row["state"] == "waiting" and row["instance"] is not None:
+            name = row["instance"]
+            waiting_us[name] = waiting_us.get(name, 0) + row["completion_us"]
+    return {
+        other.name: wait_for_slot(
+            queue_delay_s=other.queue_delay(tx.now),
+            waiting_s=other.queued_us / 1e6,
+            held_completion_s=(other.backlog_us - waiting_us.get(other.name, 0)) / 1e6,
+            slots=other.capacity,
+        )
+        for other in tx.instances.values()
+    }
+
+
+def _move(tx: Transaction, row: Row, load: InstanceLoad, *, wait_there_s: float) -> None:
     """Appoint what waits elsewhere to an instance that was idle, and start it there."""
     other = tx.instances[row["instance"]]
     other.unqueue(row)
     completion_s = load.completion_seconds(size_of(row))
     why = f"{load.name} was idle and would end it sooner than {other.name}"
     # α = 1 over these two times is the comparison that was made: so the move replays, too.
-    there_s = row["wait_there_s"] + row["completion_us"] / 1e6
+    there_s = wait_there_s + row["completion_us"] / 1e6
     decision = dispatch(
         [load.name, other.name],
         [completion_s, there_s],

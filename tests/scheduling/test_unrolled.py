@@ -23,7 +23,9 @@ class Case:
     input_tokens: int
     output_tokens: float
     cached: list[int]
-    others: list[int]
+    admitted: list[int]
+    most_beside: list[int]
+    waiting: list[float]
     delays: list[float]
     now: float
     alpha: float
@@ -53,7 +55,9 @@ def cases(draw: st.DrawFn) -> Case:
         input_tokens=tokens,
         output_tokens=draw(st.floats(0, 5_000)),
         cached=each(st.sampled_from([0, tokens // 2, tokens])),
-        others=each(st.integers(0, 60)),
+        admitted=each(st.integers(0, 60)),
+        most_beside=each(st.integers(0, 60)),
+        waiting=each(seconds),
         delays=each(seconds),
         now=draw(seconds),
         alpha=draw(st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1))),
@@ -81,14 +85,23 @@ def test_by_tables(case: Case) -> None:
 @given(cases())
 def test_by_clock(case: Case) -> None:
     busy_until = case.delays
+    others = list(map(min, case.admitted, case.most_beside))
     costs = completion_seconds_each(
-        case.profiles, case.input_tokens, case.output_tokens, case.cached, case.others
+        case.profiles, case.input_tokens, case.output_tokens, case.cached, others
     )
-    weighed = with_delay_caused(costs, case.profiles, case.input_tokens, case.cached, case.others)
-    index = place(weighed, queue_delays(busy_until, now=case.now), alpha=case.alpha)
+    weighed = with_delay_caused(costs, case.profiles, case.input_tokens, case.cached, others)
+    delays = queue_delays(busy_until, now=case.now, waiting_s=case.waiting)
+    index = place(weighed, delays, alpha=case.alpha)
     arguments = (
-        case.input_tokens, case.output_tokens, case.cached, case.others, busy_until, case.now
-    )  # fmt: skip
+        case.input_tokens,
+        case.output_tokens,
+        case.cached,
+        case.admitted,
+        case.most_beside,
+        busy_until,
+        case.waiting,
+        case.now,
+    )
     assert place_by_clock(*arguments, profiles=case.profiles, alpha=case.alpha) == (
         index,
         costs[index],

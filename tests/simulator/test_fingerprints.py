@@ -66,8 +66,8 @@ POLICIES = {
         "clock": OURS,
         "clock-fast": {**OURS, "alpha": 0.9},
         "clock-reappoints": {**OURS, "reappoints": True},
-        "clock-late-last": {**OURS, "late_last": True, "stretch": 2.0, "late_turn": 3},
-        "late-last": {"order": "laxity", "late_last": True, "depth": 4},
+        "clock-late": {**OURS, "late_penalty": 3.0, "stretch": 2.0},
+        "late": {"order": "laxity", "late_penalty": 1000.0, "depth": 4},
         "prefix-only": {**OURS, "batch_aware": False, "backlog": "cost"},
     }.items()
 }

@@ -35,14 +35,18 @@ def waiting(number: int, kv_tokens: int, passed_over: int) -> Request:
 def test_who_starts_and_who_is_passed_over(
     queue: list[tuple[int, int]], reserved: int, depth: int
 ) -> None:
-    policy = replace(POLICIES["hexgen"], depth=depth, late_last=False, slowdown=None)
+    policy = replace(POLICIES["hexgen"], depth=depth, slowdown=None)
     # One is inside already: to an empty instance everything fits.
     instance = SimulatedInstance(
-        Instance("one", PROFILE, EngineOptions()), policy, number=0, admitted=[1]
+        Instance("one", PROFILE, EngineOptions()),
+        policy,
+        number=0,
+        admitted=[1],
+        most_beside=[0],
     )
     instance.reserved_kv = reserved
     requests = [waiting(number, *each) for number, each in enumerate(queue)]
-    instance.queue = [(0, float(r.number), 0.0, r.number, r) for r in requests]
+    instance.queue = [(float(r.number), 0.0, r.number, r) for r in requests]
     left = {r.number: Waiting(str(r.number), r.number, 0.0, r.kv_tokens, r.passed_over)
             for r in requests}  # fmt: skip
 
@@ -62,7 +66,7 @@ def test_who_starts_and_who_is_passed_over(
 
     assert [request.number for request in instance.startable(0.0)] == expected
     assert instance.admitted == 1 + len(expected)
-    assert [entry[3] for entry in instance.queue] == list(left)
-    assert [entry[4].passed_over for entry in instance.queue] == [
+    assert [entry[2] for entry in instance.queue] == list(left)
+    assert [entry[3].passed_over for entry in instance.queue] == [
         each.passed_over for each in left.values()
     ]

@@ -82,20 +82,20 @@ SMALL = Cluster(
 @given(
     workload=st.lists(st.tuples(st.integers(0, 60), queries()), min_size=1, max_size=12),
     name=st.sampled_from(list(POLICIES)),
-    late_last=st.booleans(),
+    late_penalty=st.sampled_from([None, 0.5, 100.0]),
     reappoints=st.booleans(),
     depth=st.sampled_from([None, 1, 3]),
 )
 def test_the_laws_hold_for_any_graph_with_little_memory(
     workload: list[tuple[int, Query]],
     name: str,
-    late_last: bool,
+    late_penalty: float | None,
     reappoints: bool,
     depth: int | None,
 ) -> None:
     policy = replace(
         POLICIES[name],
-        late_last=late_last,
+        late_penalty=late_penalty,
         depth=depth,
         reappoints=reappoints and POLICIES[name].reserves,
     )
@@ -216,11 +216,13 @@ def test_recorded_arrivals_keep_their_pattern() -> None:
 
 
 def test_under_endless_overload_the_late_still_have_their_turn() -> None:
-    """One instance, twice its load: without turns no late query is answered while others come."""
+    """One instance, twice its load: put off for ever, no late query is answered meanwhile."""
     cluster = parse_cluster("a100")
     call = Query((Call("only", 1_000, 200),), slo_s=20.0)
     arrivals = [(2.0 * number, call) for number in range(200)]
-    turns = replace(POLICIES["hexprefect-attainment"], depth=1, slowdown=None)
+    for_a_while = replace(
+        POLICIES["hexprefect-attainment"], depth=1, slowdown=None, late_penalty=4.0
+    )
 
     def late_answers(policy: Policy) -> int:
         outcome = Simulation(cluster, policy, check_laws=True).run(arrivals)
@@ -229,5 +231,5 @@ def test_under_endless_overload_the_late_still_have_their_turn() -> None:
             for arrived_at, latency in zip(outcome.arrived_at, outcome.latency_s, strict=True)
         )
 
-    assert late_answers(turns) > 3
-    assert late_answers(replace(turns, late_turn=10_000)) == 0
+    assert late_answers(for_a_while) > 3
+    assert late_answers(replace(for_a_while, late_penalty=10_000.0)) == 0
