@@ -86,14 +86,6 @@ def duckdb_file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-async def duckdb_shop(duckdb_file: Path) -> AsyncIterator[Database]:
-    async with await Database.connect(
-        f"duckdb:///{duckdb_file}", limits=Limits(timeout_s=5)
-    ) as database:
-        yield database
-
-
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """URL of a PostgreSQL server of our own, with the shop in its database; superuser rights."""
@@ -221,14 +213,6 @@ def _fill_mariadb(server: MariaDB) -> None:
     with contextlib.closing(connection), connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
-
-
-@pytest.fixture
-async def mariadb_shop(mariadb_server: MariaDB) -> AsyncIterator[Database]:
-    async with await Database.connect(
-        mariadb_server.url("reader"), limits=Limits(timeout_s=5)
-    ) as database:
-        yield database
 
 
 @dataclass(frozen=True)
