@@ -82,7 +82,7 @@ class Scraped:
         return sum(found)
 
 
-def ask(store: Store, query: str, *, slo_s: float = 100.0, age_s: float = 0.0) -> None:
+def ask(store: Store, query: str, *, slo_s: float = 10_000.0, age_s: float = 0.0) -> None:
     new = NewQuery(query, "default", "shop", slo_s, store.now() - age_s, "how many?")
     store.transact(lambda tx: move_query.register_query(tx, new))
     deadline = new.arrived_at + slo_s

@@ -23,7 +23,7 @@ from hexprefect.store.statistics import Alpha, InstanceSeen, Observation
 from tests.orchestration.bench import until
 
 OpenStore = Callable[..., Store]
-GPU = InstanceSpec("gpu", "http://127.0.0.1:9", Profile("p", 10.0, 0.0, 0.0), slots=1)
+GPU = InstanceSpec("gpu", "http://127.0.0.1:9", Profile("p", 1000.0, 0.0, 0.0), slots=1)
 
 
 def seen(
@@ -190,14 +190,14 @@ def test_queries_with_little_time_left_are_at_risk(store_url: str, open_store: O
     store.transact(leases.join)
     store.transact(lambda tx: enter_instance(tx, GPU))
     now = store.now()
-    arrivals = {"ample": (now, 1000.0), "late": (now - 100, 101.0), "over": (now - 100, 50.0)}
-    # The only instance takes ten seconds for any request.
-    arrivals["long"] = (now, 9.0)
+    arrivals = {"ample": (now, 1e6), "late": (now - 1e6, 1.1e6), "over": (now - 100, 50.0)}
+    # The only instance takes a thousand seconds for any request.
+    arrivals["long"] = (now, 900.0)
     for query, (arrived_at, slo_s) in arrivals.items():
         new = NewQuery(query, "default", "shop", slo_s, arrived_at, "how many?")
         store.transact(lambda tx, new=new: move_query.register_query(tx, new))
     request = NewRequest(
-        "r", "long", "judge", RequestSize(10, 10), arrivals["long"][0] + 9, predict_output=False
+        "r", "long", "judge", RequestSize(10, 10), arrivals["long"][0] + 900, predict_output=False
     )
     store.transact(lambda tx: move_request.submit(tx, request))
     told: list[Happening] = []

@@ -18,6 +18,7 @@ from prefect.client.schemas.objects import State
 from hexprefect.flows.sql_report import sql_report
 from hexprefect.instances.emulator import Computed, Emulator, Generation
 from hexprefect.instances.profiles import default_profile
+from hexprefect.orchestration.databases import demo_database_url
 from hexprefect.reports.archive import Archive
 from hexprefect.store import InstanceSpec, tables
 from hexprefect.store.fleet import enter_instance
@@ -259,8 +260,9 @@ async def test_a_database_that_is_away_gives_a_report_that_says_so(
 async def test_a_question_that_no_instance_answers_fails_alone(
     tmp_path: Path, fleet: Fleet
 ) -> None:
-    """The fleet is empty, and the report is due in three seconds."""
-    state = await run(write(tmp_path, "ready_in_s: 3\n" + REPORT))
+    """The fleet is empty, and the report is due in ten seconds."""
+    await asyncio.to_thread(demo_database_url)
+    state = await run(write(tmp_path, "ready_in_s: 10\n" + REPORT))
     assert state.name == "Partial"
     assert state.message == "1 of 2 items failed: Customers"
     assert fleet.violations() == []

@@ -73,7 +73,7 @@ def submit(store: Store, query: str, *, slo_s: float) -> None:
 def store(store_url: str, open_store: OpenStore) -> Store:
     opened = open_store(store_url)
     opened.transact(leases.join)
-    spec = InstanceSpec("gpu", "http://127.0.0.1:9", Profile("p", 5.0, 0.0, 0.0), slots=1)
+    spec = InstanceSpec("gpu", "http://127.0.0.1:9", Profile("p", 500.0, 0.0, 0.0), slots=1)
     opened.transact(lambda tx: enter_instance(tx, spec))
     return opened
 
@@ -101,13 +101,13 @@ def test_requests_that_no_instance_has_wait_too(store_url: str, open_store: Open
 
 
 def test_a_query_is_at_risk_when_what_it_has_open_takes_longer_than_it_has(store: Store) -> None:
-    submit(store, "tight", slo_s=4.0)
-    submit(store, "ample", slo_s=400.0)
+    submit(store, "tight", slo_s=400.0)
+    submit(store, "ample", slo_s=40_000.0)
     now = store.now()
     found = store.read(lambda connection: queries_at_risk(connection, now=now))
     assert [(one["id"], one["overdue"]) for one in found] == [("tight", False)]
-    assert found[0]["open_s"] == pytest.approx(5.0, abs=1.0)
-    later = store.read(lambda connection: queries_at_risk(connection, now=now + 5))
+    assert found[0]["open_s"] == pytest.approx(500.0, abs=100.0)
+    later = store.read(lambda connection: queries_at_risk(connection, now=now + 500))
     assert [(one["id"], one["overdue"]) for one in later] == [("tight", True)]
 
 
