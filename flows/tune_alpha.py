@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,12 +22,14 @@ from hexprefect.errors import HexprefectError
 from hexprefect.settings import settings
 from hexprefect.simulator.arrivals import parse_arrivals
 from hexprefect.simulator.experiment import Experiment
-from hexprefect.simulator.policies import named_policy
+from hexprefect.simulator.policies import Policy, named_policy
 from hexprefect.simulator.recorded import NothingRecorded, Window, read_cluster, read_window
 from hexprefect.simulator.tuner import Objective, Point, Tuning, tune
-from hexprefect.store.alpha import set_alpha
+from hexprefect.store import tables
+from hexprefect.store.alpha import set_policy
 from hexprefect.store.opening import open_current
 from hexprefect.store.store import Store
+from hexprefect.store.values import DispatchSettings
 
 MOST_QUERIES = 300
 """Queries of a window at most: enough for a P95, and seconds of tuning."""
@@ -45,9 +48,12 @@ async def tune_alpha(
     store_url: StoreUrl = None,
     window_hours: WindowHours = 24.0,
     objective: Annotated[Objective, Field(description="p95, attainment or mean.")] = "p95",
+    jointly: Annotated[
+        bool, Field(description="Tune order, depth and overload policy together with α.")
+    ] = False,
     dry_run: Annotated[bool, Field(description="Choose, but write nothing.")] = False,
 ) -> State[dict[str, Any]]:
-    """Tune α on a window of the store.
+    """Tune α on a window of the store, or α with the rest of its policy.
 
     Returns:
         Completed with the choice and the curve. Completed with the name `NothingToTune` when the
@@ -60,7 +66,7 @@ async def tune_alpha(
     try:
         since = time.time() - 3600 * window_hours
         try:
-            window, tuning = await asyncio.to_thread(_tune, store, since, objective)
+            window, tuning = await asyncio.to_thread(_tune, store, since, objective, jointly)
         except NothingRecorded as nothing:
             return Completed(name="NothingToTune", message=str(nothing), data={"tuned": False})
         record = {"tuned": False, "queries": len(window.queries), **tuning.as_record()}
@@ -77,9 +83,9 @@ async def tune_alpha(
             )
         if not dry_run:
             await store.run(
-                lambda tx: set_alpha(
+                lambda tx: set_policy(
                     tx,
-                    tuning.policy.alpha,
+                    settings_of(tuning.policy, tx.settings),
                     reason=f"tuned for {objective} on {len(window.queries)} queries",
                     evidence=tuning.as_record(),
                 )
@@ -124,6 +130,32 @@ async def watch_alpha(
     )
 
 
+def policy_of(settings: DispatchSettings) -> Policy:
+    """What the store does under these settings, as the simulator's policy."""
+    return replace(
+        named_policy("hexprefect"),
+        alpha=settings.alpha,
+        beta=settings.beta,
+        dispatch=settings.policy,
+        order=settings.order,
+        slowdown=settings.slowdown,
+        late_penalty=settings.late_penalty,
+        stretch=settings.stretch,
+    )
+
+
+def settings_of(policy: Policy, before: DispatchSettings) -> DispatchSettings:
+    """The inverse of `policy_of`; the form of the score is not tuned, and stays."""
+    return replace(
+        before,
+        alpha=policy.alpha,
+        order=policy.order,
+        slowdown=policy.slowdown,
+        late_penalty=policy.late_penalty,
+        stretch=policy.stretch,
+    )
+
+
 def worsened(before: Window, after: Window, *, worse_by: float) -> bool:
     """Whether the newer window's P95 is worse than the older one's by more than a fraction."""
     return p95(after) > (1.0 + worse_by) * p95(before)
@@ -157,19 +189,22 @@ def curve_markdown(window: Window, tuning: Tuning) -> str:
     )
 
 
-def _tune(store: Store, since: float, objective: Objective) -> tuple[Window, Tuning]:
+def _tune(store: Store, since: float, objective: Objective, jointly: bool) -> tuple[Window, Tuning]:
     window = store.read(lambda c: read_window(c, since=since, most=MOST_QUERIES))
     cluster = store.read(read_cluster)
     experiment = Experiment(
         trace="recorded",
         queries=window.queries,
         cluster=cluster,
-        policy=named_policy("hexprefect"),
+        policy=policy_of(store.transact(lambda tx: tx.settings)),
         rate=window.rate,
         arrivals=parse_arrivals("recorded"),
     )
     # Recorded arrivals are the same for every seed.
-    return window, tune(experiment, objective=objective, seeds=(0,))
+    tuning = tune(
+        experiment, objective=objective, seeds=(0,), jointly=jointly, orders=tables.LIVE_ORDERS
+    )
+    return window, tuning
 
 
 def _two_windows(store: Store, now: float, seconds: float) -> tuple[Window, Window]:

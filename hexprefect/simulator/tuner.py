@@ -7,12 +7,13 @@ give the same choice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any, Literal, get_args
 
 from hexprefect.errors import HexprefectError
+from hexprefect.scheduling.order import ORDERS, Order
 from hexprefect.simulator.experiment import Experiment, measure_all
 from hexprefect.simulator.outcome import Summary
 from hexprefect.simulator.policies import POLICIES, Policy
@@ -103,6 +104,7 @@ def tune(
     seeds: Sequence[int] = (0, 1, 2),
     alphas: Sequence[float] = ALPHAS,
     jointly: bool = False,
+    orders: Collection[Order] = ORDERS,
     cores: int = 1,
     progress: Callable[[Point], object] | None = None,
 ) -> Tuning:
@@ -116,6 +118,7 @@ def tune(
         alphas: the grid.
         jointly: search the order, the depth and the overload policy as well, one after the other,
             twice around.
+        orders: those that may be chosen; a store can keep its queues in some only.
         cores: processes at once.
         progress: called with every point.
 
@@ -129,7 +132,7 @@ def tune(
         )
     if not alphas or not seeds or not all(0 <= alpha <= 1 for alpha in alphas):
         raise CannotTune("tuning needs at least one seed, and values of α between 0 and 1")
-    search = _Search(window, objective, tuple(seeds), cores, progress)
+    search = _Search(window, objective, tuple(seeds), orders, cores, progress)
     round_robin = search.measure([POLICIES["rr-fcfs"]])[0]
     if jointly:
         best = search.around(replace(window.policy, alpha=window.policy.alpha))
@@ -152,12 +155,14 @@ class _Search:
         window: Experiment,
         objective: Objective,
         seeds: tuple[int, ...],
+        orders: Collection[Order],
         cores: int,
         progress: Callable[[Point], object] | None,
     ) -> None:
         self._window = window
         self._objective = objective
         self._seeds = seeds
+        self._orders = orders
         self._cores = cores
         self._progress = progress
         self._known: dict[Policy, Point] = {}
@@ -196,8 +201,9 @@ class _Search:
         best = self.best([policy])
         for _ in range(_ROUNDS):
             before = best
-            for options in (_depths, _overloads, _orders, _alphas):
-                best = self.best([best.policy, *options(best.policy)])
+            for options in (_depths, _overloads, _order_options, _alphas):
+                tried = [each for each in options(best.policy) if each.order in self._orders]
+                best = self.best([best.policy, *tried])
             if best is before:
                 break
         return best
@@ -213,7 +219,7 @@ def _overloads(policy: Policy) -> list[Policy]:
     return [replace(policy, late_penalty=None, stretch=1.0), *late]
 
 
-def _orders(policy: Policy) -> list[Policy]:
+def _order_options(policy: Policy) -> list[Policy]:
     return [
         replace(policy, order="urgency", ageing=0.0),
         replace(policy, order="laxity", ageing=0.0),

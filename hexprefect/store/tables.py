@@ -25,6 +25,8 @@ from sqlalchemy import (
     true,
 )
 
+from hexprefect.scheduling.order import Order
+
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
@@ -40,7 +42,7 @@ AutoKey = BigInteger().with_variant(Integer, "sqlite")
 REQUEST_STATES = ("waiting", "admitted", "running", "finished", "failed", "cancelled")
 OPEN_STATES = ("waiting", "admitted", "running")
 HOLDING_STATES = ("admitted", "running")
-LIVE_ORDERS = ("arrival", "urgency", "deadline", "laxity")
+LIVE_ORDERS: tuple[Order, ...] = ("arrival", "urgency", "deadline", "laxity")
 QUERY_STATES = ("running", "answered", "failed", "cancelled")
 INSTANCE_STATES = ("alive", "suspect", "draining", "dead")
 PROFILE_CHANGES = ("learned", "reset", "pinned", "released")

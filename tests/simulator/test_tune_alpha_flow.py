@@ -13,11 +13,13 @@ from sqlalchemy import insert, select
 from hexprefect.flows import tune_alpha as flow_module
 from hexprefect.scheduling import Profile
 from hexprefect.simulator import Generator
+from hexprefect.simulator.policies import named_policy
 from hexprefect.simulator.recorded import Window
 from hexprefect.store import tables
 from hexprefect.store.load import profile_columns
 from hexprefect.store.store import Store
 from hexprefect.store.upgrade import upgrade
+from hexprefect.store.values import DispatchSettings
 
 
 @pytest.fixture
@@ -127,6 +129,35 @@ async def test_the_choice_is_written_with_its_evidence_and_its_curve(
     assert row["evidence"]["choice"]["p95_s"] <= row["evidence"]["round_robin"]["p95_s"]
     assert "← chosen" in artifacts[0]
     assert artifacts[0].count("\n|") >= 21
+
+
+async def test_the_whole_policy_is_tuned_and_written_as_the_store_can_follow_it(
+    store_url: str, artifacts: list[str]
+) -> None:
+    fill(store_url)
+    state = await flow_module.tune_alpha.fn(
+        store_url=store_url, objective="attainment", jointly=True
+    )
+    result = await result_of(state)
+    [row] = alpha_rows(store_url)
+    assert len({point["slowdown"] for point in result["grid"]}) > 3
+    assert {point["order"] for point in result["grid"]} - {"arrival"} == {
+        "laxity", "urgency", "deadline"
+    }  # fmt: skip
+    for column, name in (
+        ("queue_order", "order"), ("slowdown", "slowdown"), ("late_penalty", "late_penalty"),
+        ("stretch", "stretch"), ("alpha", "alpha"),
+    ):  # fmt: skip
+        assert row[column] == result["choice"][name]
+
+
+def test_a_policy_and_the_settings_of_a_store_say_the_same() -> None:
+    settings = DispatchSettings(
+        alpha=0.3, order="deadline", slowdown=None, late_penalty=4.0, stretch=1.5
+    )
+    policy = flow_module.policy_of(settings)
+    assert flow_module.settings_of(policy, DispatchSettings()) == settings
+    assert flow_module.policy_of(DispatchSettings()) == named_policy("hexprefect")
 
 
 async def test_a_dry_run_writes_nothing(store_url: str) -> None:
