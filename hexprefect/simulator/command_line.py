@@ -23,6 +23,7 @@ from hexprefect.simulator.command_options import (
     ClusterText,
     Cores,
     Json,
+    KvTokens,
     Model,
     NoPrefixCache,
     Number,
@@ -77,6 +78,7 @@ def simulate(
     no_prefix_cache: NoPrefixCache = False,
     prefill: PrefillMode = "chunked",
     slots: Slots = 256,
+    kv_tokens: KvTokens = None,
     model: Model = "llama-3.1-70b",
     profile_file: ProfileFile = None,
     queries: Number = None,
@@ -95,7 +97,11 @@ def simulate(
     with _errors(as_json):
         setting = Setting(
             cluster=cluster_of(
-                cluster, model, profile_file, engine_options(prefill, slots, no_prefix_cache)
+                cluster,
+                model,
+                profile_file,
+                engine_options(prefill, slots, no_prefix_cache),
+                kv_tokens,
             ),
             arrivals=parse_arrivals(arrivals),
             slo_scale=slo_scale,

@@ -67,6 +67,10 @@ PrefillMode = Annotated[
 Slots = Annotated[
     int, typer.Option(min=1, help="Sequences an engine runs at once (vLLM's max_num_seqs).")
 ]
+KvTokens = Annotated[
+    int | None,
+    typer.Option(min=1, help="KV memory of every instance, in tokens, instead of its profile's."),
+]
 Model = Annotated[str, typer.Option(help="Profiles: llama-3.1-70b or qwen3-30b-a3b.")]
 ProfileFile = Annotated[
     Path | None, typer.Option("--profiles", help="JSON file with profiles of your own.")
@@ -141,13 +145,21 @@ def engine_options(prefill: str, slots: int, no_prefix_cache: bool) -> EngineOpt
     )
 
 
-def cluster_of(text: str, model: str, profile_file: Path | None, options: EngineOptions) -> Cluster:
+def cluster_of(
+    text: str,
+    model: str,
+    profile_file: Path | None,
+    options: EngineOptions,
+    kv_tokens: int | None = None,
+) -> Cluster:
     """The cluster, with profiles of one's own where a file is given."""
     if is_store(text):
         return from_store(text, read_cluster)
     known = dict(profiles(model))
     if profile_file is not None:
         known |= read_profiles(profile_file)
+    if kv_tokens is not None:
+        known = {name: replace(each, kv_tokens=kv_tokens) for name, each in known.items()}
     return parse_cluster(text, options=options, known=known)
 
 
