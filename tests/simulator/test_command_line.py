@@ -60,7 +60,7 @@ def test_options_change_what_they_say(trace: str) -> None:
     assert p95("--alpha", "1") != base
     assert p95("--arrivals", "gamma:3") != base
     assert p95("--prefill", "first") != base
-    assert p95("--kv-tokens", "9000") > base
+    assert p95("--kv-tokens", "15000") > base
     assert p95("--model", "qwen3-30b-a3b") < base
     assert p95("--check-laws") == base
 
