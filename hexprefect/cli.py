@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from hexprefect import __version__
-from hexprefect.commands import automations, fleet, pools, queries, reports, store
+from hexprefect.commands import automations, fleet, policy, pools, queries, reports, store
 from hexprefect.commands.ask import ask_command
 from hexprefect.commands.demo import demo_command, up_command
 from hexprefect.commands.metrics import metrics_command
@@ -36,6 +36,7 @@ app.add_typer(fleet.tenants, name="tenants")
 app.add_typer(pools.app, name="pools")
 app.add_typer(reports.app, name="reports")
 app.add_typer(automations.app, name="automations")
+app.add_typer(policy.app, name="policy")
 app.add_typer(store.app, name="store")
 
 

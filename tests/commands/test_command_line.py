@@ -34,6 +34,8 @@ COMMANDS = [
     ["pools", "sync"],
     ["store", "upgrade"],
     ["store", "check"],
+    ["policy", "show"],
+    ["policy", "set"],
 ]
 
 
@@ -103,6 +105,37 @@ def test_a_broken_law_is_named_and_fails_the_check(store_url: str) -> None:
     assert checked.returncode == 1
     (violation,) = json.loads(checked.stdout)["violations"]
     assert (violation["law"], violation["subject"]) == (8, "gpu-1")
+
+
+def test_the_policy_is_shown_changed_and_remembered(store_url: str) -> None:
+    shown = json.loads(hexprefect("policy", "show", "--store", store_url, "--json").stdout)
+    assert (shown["order"], shown["history"]) == ("laxity", [])
+    changed = hexprefect(
+        *("policy", "set", "--order", "urgency", "--slowdown", "none", "--late-penalty", "8"),
+        *("--reason", "a trial", "--store", store_url),
+    )
+    assert changed.returncode == 0, changed.stderr
+    shown = json.loads(hexprefect("policy", "show", "--store", store_url, "--json").stdout)
+    assert (shown["order"], shown["slowdown"], shown["late_penalty"]) == ("urgency", None, 8.0)
+    assert shown["alpha"] == 0.5
+    assert [row["reason"] for row in shown["history"]] == ["a trial"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ([], "at least one"),
+        (["--order", "attained"], "laxity"),
+        (["--slowdown", "much"], "number, or none"),
+        (["--alpha", "2"], "from 0 to 1"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(
+    store_url: str, options: list[str], named: str
+) -> None:
+    refused = hexprefect("policy", "set", *options, "--store", store_url, "--json")
+    assert refused.returncode == 2
+    assert named in json.loads(refused.stdout)["error"]
 
 
 def add_instance(store_url: str, name: str, *more: str) -> dict[str, Any]:
