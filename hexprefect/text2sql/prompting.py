@@ -18,7 +18,12 @@ from typing import Any
 from hexprefect.completion import Message, PrefixSegment, Prompt
 from hexprefect.text2sql.rendering import RenderedSchema, estimated_tokens
 
-DIALECT_NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
+DIALECT_NAMES = {
+    "sqlite": "SQLite",
+    "postgres": "PostgreSQL",
+    "duckdb": "DuckDB",
+    "mysql": "MySQL",
+}
 
 
 @cache

