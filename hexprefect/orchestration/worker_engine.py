@@ -39,9 +39,6 @@ from prefect.utilities.callables import (
     parameters_to_args_kwargs,
 )
 
-from hexprefect.orchestration.background_loop import background_loop
-from hexprefect.orchestration.task_job import futures_in
-
 Ending = Literal["cancel", "reschedule", "release"]
 """Why a run is stopped from outside: a person cancelled it, this worker shuts down, or the run has
 been given to another worker."""
@@ -196,6 +193,9 @@ class InProcessAsyncEngine(AsyncFlowRunEngine[Any, Any]):
         return result
 
     async def handle_success(self, result: Any) -> Any:
+        # Imported here, as `_in_thread` does.
+        from hexprefect.orchestration.task_job import futures_in
+
         if self.control.ending in (None, "reschedule"):
             for future in futures_in(result):
                 # Prefect's engine blocks for the futures that a flow returns.
@@ -317,6 +317,9 @@ async def _leave_task_runner(error: BaseException | None) -> None:
 
 
 async def _in_thread(work: Callable[..., Any], *arguments: Any) -> None:
+    # Imported here: Prefect loads this module for every command, and few of them run flows.
+    from hexprefect.orchestration.background_loop import background_loop
+
     # Not in the loop's few threads: this may take as long as somebody's tasks do.
     call = partial(copy_context().run, work, *arguments)
     await asyncio.wrap_future(background_loop().threads.submit(call))

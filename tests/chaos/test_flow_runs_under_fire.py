@@ -1,6 +1,6 @@
 """Law 6 with everything real: flow runs survive the death of every process that serves them.
 
-By default one small fire in which everything dies once. The full size is 40 queries a fire:
+One small fire in which everything dies once, and 40 queries a fire:
 
     pytest tests/chaos/test_flow_runs_under_fire.py -m slow -s
 """
@@ -113,6 +113,7 @@ def rows(stack: BurningStack, table: Any) -> list[dict[str, Any]]:
     return stack.store.read(lambda c: [row._asdict() for row in c.execute(select(table))])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_queries_survive_the_death_of_everything(stack: BurningStack) -> None:
     await burn(

@@ -84,11 +84,20 @@ def test_top_of_an_empty_store(new_sqlite_url: str) -> None:
     assert "hexprefect instances add" in shown.output
 
 
+def hear_interrupts() -> None:
+    """Where the tests run in the background, SIGINT is ignored, and that is inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_top_lives_in_a_terminal_until_it_is_interrupted(busy_store: str) -> None:
     command = [sys.executable, "-m", "hexprefect", "top", "--every", "0.1", "--store", busy_store]
     terminal, inside = os.openpty()
     process = subprocess.Popen(
-        command, stdout=inside, stderr=subprocess.PIPE, env={**os.environ, "TERM": "xterm"}
+        command,
+        stdout=inside,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TERM": "xterm"},
+        preexec_fn=hear_interrupts,
     )
     os.close(inside)
     seen, deadline = b"", time.monotonic() + 90
@@ -117,7 +126,13 @@ def test_metrics_once(busy_store: str) -> None:
 
 def test_metrics_are_served_until_the_end(busy_store: str) -> None:
     command = [sys.executable, "-m", "hexprefect", "metrics", "--port", "0", "--store", busy_store]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_interrupts,
+    )
     try:
         assert process.stderr is not None
         url = process.stderr.readline().split()[0]

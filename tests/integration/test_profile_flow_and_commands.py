@@ -13,6 +13,7 @@ from sqlalchemy import insert
 from typer.testing import CliRunner
 
 from hexprefect.cli import app
+from hexprefect.commands.output import out
 from hexprefect.flows import learn_profiles as flow_module
 from hexprefect.scheduling import Profile
 from hexprefect.store import InstanceSpec, NewQuery, Store, tables
@@ -156,9 +157,7 @@ async def test_the_flow_fails_with_the_remedy_where_there_is_no_store(tmp_path: 
 
 def shown(store: Store, *arguments: str) -> str:
     """What `hexprefect instances …` prints."""
-    ran = CliRunner().invoke(
-        app, ["instances", *arguments, "--store", store.url], env={"COLUMNS": "200"}
-    )
+    ran = CliRunner().invoke(app, ["instances", *arguments, "--store", store.url])
     assert ran.exit_code == 0, ran.output
     return ran.stdout
 
@@ -184,7 +183,8 @@ def test_the_profile_is_shown_with_its_error_and_its_history(store: Store) -> No
     assert [row["change"] for row in after["history"]] == ["learned"]
 
 
-def test_people_are_shown_the_same(store: Store) -> None:
+def test_people_are_shown_the_same(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(out, "width", 200)
     fill(store)
     assert "It has not changed yet." in shown(store, "profile", "gpu-0")
     assert "would be learned" in shown(store, "learn", "--dry-run")

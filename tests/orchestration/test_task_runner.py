@@ -406,7 +406,10 @@ async def test_states_tell_what_a_task_waits_for(
     names = [[name for name, _ in seen_by_prefect.states(run)] for run in ids]
     assert names[0] == ["Pending", "Running", "Completed"]
     assert names[2] == ["Pending", "AwaitingInstance", "Running", "Completed"]
-    assert names[3] == ["AwaitingUpstream", "Running", "Completed"]
+    # Whether it finds an instance free when its upstream task has ended is a matter of moments.
+    assert [name for name in names[3] if name != "AwaitingInstance"] == [
+        "AwaitingUpstream", "Running", "Completed"
+    ]  # fmt: skip
     message = dict(seen_by_prefect.states(ids[2]))["AwaitingInstance"]
     assert message in ("Waiting for a.", "Waiting for b.")
     assert fleet.violations() == []
