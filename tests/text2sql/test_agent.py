@@ -357,7 +357,7 @@ async def test_progress_is_told_and_ends_at_one(shop: Database) -> None:
     assert told[-1].fraction == 1.0
 
 
-NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL", "duckdb": "DuckDB", "mysql": "MySQL"}
+DIALECTS = {"sqlite": "SQLite", "postgres": "PostgreSQL", "duckdb": "DuckDB", "mysql": "MySQL"}
 
 
 async def test_every_database_is_answered_in_its_own_dialect(any_shop: Database) -> None:
@@ -367,7 +367,7 @@ async def test_every_database_is_answered_in_its_own_dialect(any_shop: Database)
     found = await ask(model, any_shop)
     assert [float(value) for row in found.rows for value in row] == [pytest.approx(30.30)]
     system = model.prompts[0].messages[0].content
-    assert [name for name in NAMES.values() if name in system] == [NAMES[any_shop.dialect]]
+    assert [name for name in DIALECTS.values() if name in system] == [DIALECTS[any_shop.dialect]]
 
 
 async def test_postgresql_keeps_money_exact(postgres_shop: Database) -> None:
