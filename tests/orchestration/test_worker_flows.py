@@ -170,6 +170,7 @@ async def test_tasks_that_a_flow_leaves_behind_hold_up_nobody(bench: Bench) -> N
         assert state_of(await bench.end_of(flow_run))[0] == "Completed"
 
 
+@pytest.mark.slow
 async def test_a_suspended_flow_run_stops_at_its_next_task_and_can_be_resumed(
     bench: Bench,
 ) -> None:
@@ -178,9 +179,10 @@ async def test_a_suspended_flow_run_stops_at_its_next_task_and_can_be_resumed(
     flow_run = await bench.run("two_steps", wait=False, notes=bench.notes, path=str(path))
     await until_running(bench, flow_run)
     await suspend_flow_run(flow_run_id=flow_run.id)
-    (bench.directory / "gate.first").touch()
     other = await bench.run("say", notes=bench.notes)
     assert state_of(other)[0] == "Completed", "the worker goes on"
+    # Only now: it stops at its next task, and by now the worker has asked about it several times.
+    (bench.directory / "gate.first").touch()
 
     async def left() -> bool:
         return "Suspended" in bench.log("w1") or "Paused" in bench.log("w1")
