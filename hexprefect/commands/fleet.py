@@ -17,7 +17,7 @@ from hexprefect.instances.profiles import default_profile
 from hexprefect.store import InstanceSpec, InstanceView, Store
 from hexprefect.store import fleet as move_fleet
 from hexprefect.store import queries as move_queries
-from hexprefect.store.upgrade import require_current
+from hexprefect.store.opening import open_current
 from hexprefect.store.values import InstanceState
 from hexprefect.store.views import instance_views, tenant_records
 
@@ -31,9 +31,8 @@ Name = Annotated[str, typer.Argument(help="Name of the instance.")]
 def open_store(given: str | None, *, as_json: bool) -> Iterator[Store]:
     """The store of a command."""
     with errors_for_people(as_json=as_json):
-        store = Store(existing(url_of(given)))
+        store = open_current(existing(url_of(given)))
         try:
-            require_current(store.engine)
             yield store
         finally:
             store.close()

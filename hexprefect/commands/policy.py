@@ -10,13 +10,12 @@ import typer
 from rich.table import Table
 from sqlalchemy import select
 
+from hexprefect.commands.fleet import open_store
 from hexprefect.commands.output import Json, StoreUrl, errors_for_people, out, print_json
-from hexprefect.commands.store import existing, url_of
 from hexprefect.errors import CallerMistake
 from hexprefect.scheduling.order import Order
 from hexprefect.store import Store, tables
 from hexprefect.store.alpha import set_policy
-from hexprefect.store.opening import open_current
 from hexprefect.store.values import DispatchSettings
 
 app = typer.Typer(
@@ -41,12 +40,8 @@ def show_command(
     as_json: Json = False,
 ) -> None:
     """The policy that every dispatch uses now, and by whom or what it was chosen."""
-    with errors_for_people(as_json=as_json):
-        opened = open_current(existing(url_of(store)))
-        try:
-            record = _record(opened, history)
-        finally:
-            opened.close()
+    with open_store(store, as_json=as_json) as opened:
+        record = _record(opened, history)
     _print(record, as_json=as_json)
 
 
@@ -78,14 +73,9 @@ def set_command(
                 changes[name] = _number_or_none(name, text)
         if not changes:
             raise CallerMistake("Nothing to change.", remedy="Give at least one of the options.")
-        opened = open_current(existing(url_of(store)))
-        try:
-            opened.transact(
-                lambda tx: set_policy(tx, replace(tx.settings, **changes), reason=reason)
-            )
-            record = _record(opened, 1)
-        finally:
-            opened.close()
+    with open_store(store, as_json=as_json) as opened:
+        opened.transact(lambda tx: set_policy(tx, replace(tx.settings, **changes), reason=reason))
+        record = _record(opened, 1)
     _print(record, as_json=as_json)
 
 

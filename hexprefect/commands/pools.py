@@ -11,8 +11,7 @@ from rich.markup import escape
 
 from hexprefect.commands.output import Json, StoreUrl, errors_for_people, out, print_json, run
 from hexprefect.commands.store import existing, url_of
-from hexprefect.store import Store
-from hexprefect.store.upgrade import require_current
+from hexprefect.store.opening import open_current
 
 app = typer.Typer(no_args_is_help=True, help="Work pools of a Prefect server as the fleet.")
 
@@ -60,9 +59,8 @@ def sync_command(store: StoreUrl = None, as_json: Json = False) -> None:
 
         from hexprefect.orchestration.fleet_sync import synchronise_fleet
 
-        opened = Store(existing(url_of(store)))
+        opened = open_current(existing(url_of(store)))
         try:
-            require_current(opened.engine)
             async with get_client() as client:
                 return await synchronise_fleet(client, opened)
         finally:

@@ -9,9 +9,10 @@ import typer
 
 from hexprefect.commands.output import FAILED, Json, StoreUrl, errors_for_people, out, print_json
 from hexprefect.settings import settings
-from hexprefect.store import Store, check_laws, upgrade
+from hexprefect.store import check_laws, upgrade
 from hexprefect.store.engine import store_url
-from hexprefect.store.upgrade import StoreNotReady, require_current
+from hexprefect.store.opening import open_current
+from hexprefect.store.upgrade import StoreNotReady
 from hexprefect.store.views import request_counts
 
 app = typer.Typer(no_args_is_help=True, help="Create, migrate and check the store.")
@@ -57,9 +58,8 @@ def check_command(store: StoreUrl = None, as_json: Json = False) -> None:
     Exit code 0: every law holds. 1: at least one is broken. 2: the store cannot be read.
     """
     with errors_for_people(as_json=as_json):
-        opened = Store(existing(url_of(store)))
+        opened = open_current(existing(url_of(store)))
         try:
-            require_current(opened.engine)
             now = opened.now()
             violations = opened.read(lambda connection: check_laws(connection, now=now))
             counts = opened.read(request_counts)
