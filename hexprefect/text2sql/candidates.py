@@ -146,13 +146,16 @@ class Workbench:
                 logger.exception("%s failed in an unforeseen way", before.branch)
                 return Candidate(before.branch, sql=sql, error=_words(error)), None
             failed = Candidate(before.branch, sql=sql, error=str(error))
-            return failed, describe(error, self.schema) if _is_correctable(error) else None
+            return failed, self._describe(error) if _is_correctable(error) else None
         found = Candidate(before.branch, sql=checked.sql, rows=rows)
         if not rows.is_empty:
             return found, None
         # The same empty answer twice is an answer: some questions have none.
         repeated = before.ran and before.sql == found.sql
         return found, None if repeated else EMPTY_RESULT
+
+    def _describe(self, error: HexprefectError) -> str:
+        return describe(error, self.schema, omitted=self.book.schema.omitted_tables)
 
 
 def _better(old: Candidate, new: Candidate) -> Candidate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from rapidfuzz import fuzz, process
 
@@ -10,8 +11,8 @@ from hexprefect.completion import Prompt
 from hexprefect.errors import HexprefectError
 from hexprefect.text2sql.names import quoted
 from hexprefect.text2sql.prompting import PromptBook
-from hexprefect.text2sql.rendering import qualified_name
-from hexprefect.text2sql.schema import Schema
+from hexprefect.text2sql.rendering import qualified_name, render_table
+from hexprefect.text2sql.schema import Schema, Table
 
 STAGE = "self_correction"
 EMPTY_RESULT = (
@@ -21,9 +22,17 @@ EMPTY_RESULT = (
 _NAMES_SHOWN = 5
 _NEAR_ENOUGH = 60.0
 _UNKNOWN_NAME = re.compile(
+    # SQLite, PostgreSQL, DuckDB (columns, then tables), MySQL, and the guard, in this order.
     r"no such (?:column|table|function): (?:\w+\.)*[\"`\[]?(?P<sqlite>\w+)"
-    r"|(?:column|relation|function) [\"]?(?:\w+\.)*(?P<postgres>\w+)[\"]? does not exist",
+    r"|(?:column|relation|function) [\"]?(?:\w+\.)*(?P<postgres>\w+)[\"]? does not exist"
+    r"|column [\"](?P<duckdb>\w+)[\"] not found"
+    r"|Unknown column '(?:\w+\.)*(?P<mysql>\w+)'"
+    r"|there is no table (?:\w+\.)*(?P<guard>\w+)"
+    r"|does not have a column named [\"](?P<duckdb_table>\w+)[\"]",
+    re.IGNORECASE,
 )
+_BROUGHT_BACK = 3
+"""Tables that one correction brings back: each costs what it has as a prompt."""
 
 
 def correction_prompt(
@@ -50,14 +59,46 @@ def correction_prompt(
     )
 
 
-def describe(error: HexprefectError, schema: Schema) -> str:
-    """The error with near names from the catalogue, for the model."""
+def unknown_name(error: str) -> str | None:
+    """The name of a column, table or function that an error says does not exist, else None."""
+    match = _UNKNOWN_NAME.search(error)
+    return None if match is None else next(filter(None, match.groups()))
+
+
+def describe(error: HexprefectError, schema: Schema, *, omitted: Sequence[str] = ()) -> str:
+    """The error with near names from the catalogue, for the model.
+
+    Args:
+        error: of the guard or the database.
+        schema: the whole schema.
+        omitted: full names of the tables that the prompt does not show. Those that have the unknown
+            name come with the error, so that what was cut from a large schema can be used.
+    """
     text = f"It failed: {error}"
-    match = _UNKNOWN_NAME.search(str(error))
-    if match is None:
+    name = unknown_name(str(error))
+    if name is None:
         return text
-    near = near_names(match["sqlite"] or match["postgres"], schema)
-    return f"{text}\nNear names in the schema: {', '.join(near)}." if near else text
+    near = near_names(name, schema)
+    if near:
+        text = f"{text}\nNear names in the schema: {', '.join(near)}."
+    found = omitted_tables_with(name, schema, omitted)
+    if found:
+        shown = "\n".join(render_table(table, schema.dialect, True) for table in found)
+        text = f"{text}\nTables that were not shown before:\n{shown}"
+    return text
+
+
+def omitted_tables_with(name: str, schema: Schema, omitted: Sequence[str]) -> tuple[Table, ...]:
+    """Tables among `omitted` that are called `name` or have such a column, at most a few.
+
+    A table of that name comes before those with such a column.
+    """
+    hidden = set(omitted)
+    wanted = name.casefold()
+    tables = [table for table in schema.tables if table.full_name in hidden]
+    called = [table for table in tables if table.name.casefold() == wanted]
+    holding = [table for table in tables if table not in called and table.column(name) is not None]
+    return tuple([*called, *holding][:_BROUGHT_BACK])
 
 
 def near_names(name: str, schema: Schema) -> list[str]:
