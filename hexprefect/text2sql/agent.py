@@ -14,6 +14,7 @@ import anyio.to_thread
 from hexprefect.completion import Complete
 from hexprefect.errors import CallerMistake
 from hexprefect.text2sql.abstention import is_doubtful, missing_words, unmatched_words
+from hexprefect.text2sql.answer_cache import answer_cache, cache_key
 from hexprefect.text2sql.candidates import Candidate, Workbench, candidates_that_ran
 from hexprefect.text2sql.clarification import describe_readings, has_several_readings
 from hexprefect.text2sql.database import Database
@@ -42,6 +43,7 @@ async def answer(
     evidence: str = "",
     time_left: Callable[[], float] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    model: str = "",
 ) -> Answer:
     """Answer one question with checked SQL.
 
@@ -53,9 +55,12 @@ async def answer(
         evidence: what else is known about the question's words, for example a glossary.
         time_left: seconds to the deadline; asked before each piece of optional work.
         on_progress: told of each step; must not block.
+        model: what serves the prompts; an answer of another is not given again.
 
     Returns:
-        The answer, also when there is none: then `state` is `failed` and `reason` says why.
+        The answer, also when there is none: then `state` is `failed`, `abstained` (the schema does
+        not hold what is asked for) or `unclear` (there are several readings), and `reason` says
+        why.
 
     Raises:
         CallerMistake: the question is empty or far too long, or the database cannot be read.
@@ -64,7 +69,7 @@ async def answer(
     options = options or AgentOptions()
     effort = Effort(complete, time_left, options.expected_call_s)
     query = _Query(question, evidence, database, options, effort, on_progress or _ignore)
-    return await query.answer()
+    return await query.answer_once(model)
 
 
 def _ignore(progress: Progress) -> None:
@@ -101,9 +106,30 @@ class _Query:
         self.tell = tell
         self.warnings: list[str] = []
 
-    async def answer(self) -> Answer:
+    async def answer_once(self, model: str) -> Answer:
+        """The answer, or the one that was given before if the options allow it."""
         self.tell(Progress("schema", f"Reading the schema of {self.database.url}", 0.0))
         schema = await self.database.schema()
+        key = None
+        if self.options.reuse_answers_s:
+            key = await cache_key(
+                self.question,
+                self.evidence,
+                database=self.database,
+                schema=schema,
+                options=self.options,
+                model=model,
+            )
+        if key and (known := answer_cache.find(key, within_s=self.options.reuse_answers_s)):
+            self.tell(Progress("done", "Answered as before", 1.0))
+            return known
+        found = await self.answer(schema)
+        if key:
+            answer_cache.keep(key, found)
+        return found
+
+    async def answer(self, schema: Schema) -> Answer:
+        """Link, write candidates, choose."""
         if not schema.tables:
             return self._without_rows(
                 "failed", "The database has no table or view that this user can read."

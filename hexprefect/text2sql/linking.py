@@ -38,6 +38,8 @@ class Links:
     columns: tuple[str, ...] = ()
     """As `table.column`."""
     values: tuple[ValueMatch, ...] = ()
+    by_model: bool = False
+    """Whether the model was asked; values are found without it."""
 
     def hints(self) -> str:
         """Lines for a prompt; empty when nothing was found. Values are quoted data."""
@@ -104,6 +106,7 @@ async def link_by_model(book: PromptBook, schema: Schema, complete: Complete) ->
         tables=tuple(dict.fromkeys(table.full_name for table in tables)),
         columns=tuple(dict.fromkeys(columns)),
         values=value_index(schema).find(book.question, phrases=answer.values),
+        by_model=True,
     )
 
 

@@ -40,3 +40,7 @@ class AgentOptions:
     """Whether a question that the schema holds nothing for is answered with what is missing."""
     clarify: bool = False
     """Whether a question whose candidates read it in different ways is asked back."""
+    reuse_answers_s: float = Field(default=0.0, ge=0)
+    """Seconds for which the answer to the same question may be given again, on the same data and
+    with the same rights; 0 for never. On an engine that does not tell when rows change, an answer
+    may be that old."""
