@@ -68,6 +68,14 @@ _WORDS_OF_ASKING = frozenset(
 
 _NEVER_MISSING = COMMON_WORDS | _WORDS_OF_ASKING
 
+_ENGLISH = frozenset(
+    {
+        "the", "of", "what", "which", "who", "how", "many", "much", "is", "are", "does", "do",
+        "and", "that", "with", "for", "each", "all",
+    }
+)  # fmt: skip
+"""Words that nearly every English question holds, and no other language's."""
+
 _vocabularies: WeakKeyDictionary[Schema, frozenset[str]] = WeakKeyDictionary()
 
 
@@ -80,9 +88,13 @@ class _Written(BaseModel):
 def unmatched_words(question: str, evidence: str, schema: Schema, links: Links) -> tuple[str, ...]:
     """Words of a question that no name, comment, example or linked value of the schema resembles.
 
-    Words that the evidence explains count as matched. Takes milliseconds; the schema's words are
-    kept with it.
+    Words that the evidence explains count as matched. None for a question that is not in English:
+    which of its words are names of data is not known here. Takes milliseconds; the schema's words
+    are kept with it.
     """
+    asked = re.findall(r"[^\W\d_]+", question.casefold())
+    if not _ENGLISH & set(asked):
+        return ()
     known = _schema_words(schema) | _words(evidence)
     for match in links.values:
         known |= _words(match.value)

@@ -42,7 +42,7 @@ class Answer:
     truncated: bool = False
     candidates: tuple[Candidate, ...] = ()
     dropped_work: tuple[str, ...] = ()
-    """Optional work left out, for want of time or of need, each with its reason."""
+    """Optional work left out for want of time, each with its reason."""
     warnings: tuple[str, ...] = ()
     reason: str | None = None
     links: Links | None = None

@@ -79,6 +79,14 @@ async def test_most_questions_that_can_be_answered_leave_no_word_over(demo_file:
     assert len(with_rest) <= len(asked) / 2, with_rest
 
 
+async def test_a_question_in_another_language_is_never_abstained_from(demo_file: Path) -> None:
+    async with await Database.connect(f"sqlite:///{demo_file}") as database:
+        schema = await database.schema()
+    german = [item.question for item in sample_questions() if item.language == "de"]
+    assert len(german) > 3
+    assert [unmatched_words(item, "", schema, Links()) for item in german] == [()] * len(german)
+
+
 async def test_what_the_evidence_explains_is_not_missing(demo_file: Path) -> None:
     async with await Database.connect(f"sqlite:///{demo_file}") as database:
         schema = await database.schema()
