@@ -146,7 +146,7 @@ class Workbench:
                 logger.exception("%s failed in an unforeseen way", before.branch)
                 return Candidate(before.branch, sql=sql, error=_words(error)), None
             failed = Candidate(before.branch, sql=sql, error=str(error))
-            return failed, self._describe(error) if _is_correctable(error) else None
+            return failed, self._describe(error, sql) if _is_correctable(error) else None
         found = Candidate(before.branch, sql=checked.sql, rows=rows)
         if not rows.is_empty:
             return found, None
@@ -154,8 +154,9 @@ class Workbench:
         repeated = before.ran and before.sql == found.sql
         return found, None if repeated else EMPTY_RESULT
 
-    def _describe(self, error: HexprefectError) -> str:
-        return describe(error, self.schema, omitted=self.book.schema.omitted_tables)
+    def _describe(self, error: HexprefectError, sql: str | None) -> str:
+        omitted = self.book.schema.omitted_tables
+        return describe(error, self.schema, sql=sql or "", omitted=omitted)
 
 
 def _better(old: Candidate, new: Candidate) -> Candidate:

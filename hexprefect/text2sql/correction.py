@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rapidfuzz import fuzz, process
-
 from hexprefect.completion import Prompt
 from hexprefect.errors import HexprefectError
-from hexprefect.text2sql.names import quoted
+from hexprefect.text2sql.diagnosis import diagnose, near_names
 from hexprefect.text2sql.prompting import PromptBook
-from hexprefect.text2sql.rendering import qualified_name, render_table
+from hexprefect.text2sql.rendering import render_table
 from hexprefect.text2sql.schema import Schema, Table
 
 STAGE = "self_correction"
@@ -19,8 +17,6 @@ EMPTY_RESULT = (
     "It ran without an error but returned no rows. Check the joins, and check that the values in "
     "its conditions are spelt as in the database."
 )
-_NAMES_SHOWN = 5
-_NEAR_ENOUGH = 60.0
 _UNKNOWN_NAME = re.compile(
     # SQLite, PostgreSQL, DuckDB (columns, then tables), MySQL, and the guard, in this order.
     r"no such (?:column|table|function): (?:\w+\.)*[\"`\[]?(?P<sqlite>\w+)"
@@ -65,27 +61,30 @@ def unknown_name(error: str) -> str | None:
     return None if match is None else next(filter(None, match.groups()))
 
 
-def describe(error: HexprefectError, schema: Schema, *, omitted: Sequence[str] = ()) -> str:
-    """The error with near names from the catalogue, for the model.
+def describe(
+    error: HexprefectError, schema: Schema, *, sql: str = "", omitted: Sequence[str] = ()
+) -> str:
+    """The error with what the catalogue knows about it, for the model.
 
     Args:
         error: of the guard or the database.
         schema: the whole schema.
+        sql: the statement; its misplaced columns are named with their tables and keys.
         omitted: full names of the tables that the prompt does not show. Those that have the unknown
             name come with the error, so that what was cut from a large schema can be used.
     """
-    text = f"It failed: {error}"
+    lines = [f"It failed: {error}"]
     name = unknown_name(str(error))
     if name is None:
-        return text
-    near = near_names(name, schema)
-    if near:
-        text = f"{text}\nNear names in the schema: {', '.join(near)}."
-    found = omitted_tables_with(name, schema, omitted)
-    if found:
-        shown = "\n".join(render_table(table, schema.dialect, True) for table in found)
-        text = f"{text}\nTables that were not shown before:\n{shown}"
-    return text
+        return lines[0]
+    if found := diagnose(sql, schema):
+        lines.append(found)
+    elif near := near_names(name, schema):
+        lines.append(f"Near names in the schema: {', '.join(near)}.")
+    if hidden := omitted_tables_with(name, schema, omitted):
+        lines.append("Tables that were not shown before:")
+        lines += [render_table(table, schema.dialect, True) for table in hidden]
+    return "\n".join(lines)
 
 
 def omitted_tables_with(name: str, schema: Schema, omitted: Sequence[str]) -> tuple[Table, ...]:
@@ -99,21 +98,3 @@ def omitted_tables_with(name: str, schema: Schema, omitted: Sequence[str]) -> tu
     called = [table for table in tables if table.name.casefold() == wanted]
     holding = [table for table in tables if table not in called and table.column(name) is not None]
     return tuple([*called, *holding][:_BROUGHT_BACK])
-
-
-def near_names(name: str, schema: Schema) -> list[str]:
-    """Columns (as `table.column`) and tables whose names resemble `name`, the nearest first."""
-    names: dict[str, str] = {}
-    for table in schema.tables:
-        shown = qualified_name(table, schema.dialect)
-        names[shown] = table.name
-        for column in table.columns:
-            names[f"{shown}.{quoted(column.name, schema.dialect)}"] = column.name
-    found = process.extract(
-        name.casefold(),
-        {key: value.casefold() for key, value in names.items()},
-        scorer=fuzz.WRatio,
-        score_cutoff=_NEAR_ENOUGH,
-        limit=_NAMES_SHOWN,
-    )
-    return [key for _, _, key in found]

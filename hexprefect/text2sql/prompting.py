@@ -85,7 +85,7 @@ class PromptBook:
         return Prompt(
             stage=stage,
             messages=(
-                Message("system", f"{static}\nThe tables of the database:\n{self.schema.text}"),
+                Message("system", f"{static}\n{self.schema.text}"),
                 Message("user", task.strip()),
             ),
             max_output_tokens=max_output_tokens,

@@ -29,6 +29,9 @@ pytestmark = [pytest.mark.usefixtures("seen_by_prefect"), pytest.mark.timeout(18
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+PURGE = "SELECT 1; DELETE FROM customer"
+
+
 def sql_writer(generation: Generation) -> str:
     asked = generation.text.rsplit("Question:", 1)[-1]
     if '"missing"' in asked:
@@ -37,8 +40,8 @@ def sql_writer(generation: Generation) -> str:
         return '{"tables": ["customer"], "columns": ["customer.id"], "values": []}'
     if "blood" in asked:
         return "SELECT blood_type FROM customer"
-    if "DELETE" in asked:
-        return "DELETE FROM customer"
+    if "purge" in asked:
+        return f"```sql\n{PURGE}\n```"
     if "nothing" in asked:
         return "I cannot write that."
     return "```sql\nSELECT COUNT(*) AS n FROM customer\n```"
@@ -105,10 +108,10 @@ async def test_an_abstention_is_a_failed_run_that_names_what_is_missing(fleet: F
 
 
 async def test_what_the_guard_refused_is_in_the_record() -> None:
-    state: Any = await ask("DELETE them", database="demo", return_state=True)
+    state: Any = await ask("Please purge them", database="demo", return_state=True)
     record = await state.aresult(raise_on_failure=False)
-    assert record["refusals"]
-    assert {refusal["statement"] for refusal in record["refusals"]} == {"DELETE FROM customer"}
+    assert {refusal["statement"] for refusal in record["refusals"]} == {PURGE}
+    assert record["refusals"][0]["rule"] == "one-statement"
     json.dumps(record, allow_nan=False)
 
 

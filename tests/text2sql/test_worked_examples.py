@@ -12,7 +12,7 @@ from hexprefect.demo.shop import build_shop
 from hexprefect.text2sql.prompting import DIALECT_NAMES, PromptBook, template
 from hexprefect.text2sql.rendering import RenderedSchema
 
-LINES = template("worked_examples").template.splitlines()[1:]
+LINES = template("worked_examples").template.partition("\n\n")[0].splitlines()[1:]
 EXAMPLES = list(zip(LINES[::2], LINES[1::2], strict=True))
 
 
