@@ -5,15 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from hexprefect.completion import Prompt
 from hexprefect.errors import CallerMistake, HexprefectError
-from hexprefect.text2sql.correction import EMPTY_RESULT, correction_prompt, describe
+from hexprefect.text2sql.correction import (
+    EMPTY_RESULT,
+    correction_prompt,
+    describe,
+    unknown_name,
+)
 from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.effort import Effort
 from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.extraction import extract_sql
 from hexprefect.text2sql.prompting import PromptBook
+from hexprefect.text2sql.repair import repaired
 from hexprefect.text2sql.rows import Rows
 from hexprefect.text2sql.schema import Schema
 
@@ -47,6 +54,8 @@ class Draft:
     """As executed when the guard passed it, else as proposed; None when none was proposed."""
     rows: Rows | None = None
     error: str | None = None
+    by: Literal["model", "repair"] = "model"
+    """Who wrote it: the model, or code that put a column of the draft before into its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +110,7 @@ class Workbench:
     max_corrections: int
 
     async def develop(self, number: int) -> Candidate:
-        """Generate → execute → correct, until it gives rows or the corrections are used up.
+        """Generate → execute → repair → correct, until it gives rows or the corrections are spent.
 
         Every failure of a call or of the database ends in the candidate, never in an exception, so
         that one branch cannot take the others with it; a cancellation passes through.
@@ -118,6 +127,9 @@ class Workbench:
             candidate, problem = await self._try(candidate, completion.text)
             candidate = replace(candidate, corrections=attempt)
             drafts.append(Draft(candidate.sql, candidate.rows, candidate.error))
+            if not candidate.ran and (mended := await self._mend(candidate)) is not None:
+                drafts.append(Draft(mended.sql, mended.rows, by="repair"))
+                candidate, problem = replace(mended, corrections=attempt), None
             best = _better(best, candidate)
             if problem is None or attempt == self.max_corrections:
                 break
@@ -153,6 +165,21 @@ class Workbench:
         # The same empty answer twice is an answer: some questions have none.
         repeated = before.ran and before.sql == found.sql
         return found, None if repeated else EMPTY_RESULT
+
+    async def _mend(self, failed: Candidate) -> Candidate | None:
+        """What the catalogue alone makes of a statement that failed, if that returns rows."""
+        if failed.sql is None or unknown_name(failed.error or "") is None:
+            return None
+        sql = repaired(failed.sql, self.schema)
+        if sql is None:
+            return None
+        try:
+            checked = await self.database.check(sql)
+            rows = await self.database.run_checked(checked)
+        except HexprefectError as error:
+            logger.debug("the repair of %s does not run: %s", failed.branch, error)
+            return None
+        return None if rows.is_empty else Candidate(failed.branch, sql=checked.sql, rows=rows)
 
     def _describe(self, error: HexprefectError, sql: str | None) -> str:
         omitted = self.book.schema.omitted_tables

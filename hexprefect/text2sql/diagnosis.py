@@ -20,7 +20,7 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from hexprefect.text2sql.names import quoted
 from hexprefect.text2sql.rendering import qualified_name
-from hexprefect.text2sql.schema import ForeignKey, Schema, Table
+from hexprefect.text2sql.schema import Schema, Table
 
 _COLUMNS_NAMED = 20
 _NAMES_SHOWN = 5
@@ -32,6 +32,26 @@ _ROW_IDS = frozenset({"rowid", "oid", "_rowid_", "ctid"})
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """A step along a foreign key to `table`, which is one of the key's two ends."""
+
+    table: Table
+    owner: Table
+    """Whose key it is."""
+    referred: Table
+    columns: tuple[tuple[str, str], ...]
+    """Of the owner, and of the table that it refers to."""
+
+    def condition(self, dialect: str) -> str:
+        """As a statement writes it, with the tables' full names."""
+        here, there = qualified_name(self.owner, dialect), qualified_name(self.referred, dialect)
+        return " AND ".join(
+            f"{here}.{quoted(one, dialect)} = {there}.{quoted(other, dialect)}"
+            for one, other in self.columns
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Misplaced:
     """A column that a statement uses where it does not exist."""
 
@@ -39,7 +59,8 @@ class Misplaced:
     alias: str
     """What the statement calls the table; empty when it names none."""
     tables: tuple[Table, ...]
-    """Where it was looked for: the table of the alias, else all tables of the query."""
+    """Where it was looked for: the table of the alias, else all tables of the query. None for a
+    table that is not in the query."""
     beside: tuple[Table, ...]
     """All tables of the query."""
 
@@ -53,7 +74,7 @@ def misplaced_columns(sql: str, schema: Schema) -> tuple[Misplaced, ...]:
         scopes = traverse_scope(sqlglot.parse_one(sql, dialect=schema.dialect))
     except (SqlglotError, ValueError):
         return ()
-    found = [item for scope in scopes for item in _misplaced_in(scope, schema)]
+    found = [item for scope in scopes for _, item in misplaced_in(scope, schema)]
     return tuple(dict.fromkeys(found))
 
 
@@ -68,19 +89,30 @@ def diagnose(sql: str, schema: Schema) -> str:
 
 def join_path(start: Sequence[Table], goal: Table, schema: Schema) -> tuple[str, ...]:
     """Conditions of the shortest chain of keys from one of `start` to `goal`; empty without one."""
-    routes: dict[str, tuple[str, ...]] = {table.full_name: () for table in start}
+    return tuple(join.condition(schema.dialect) for join in join_chain(start, goal, schema))
+
+
+def join_chain(start: Sequence[Table], goal: Table, schema: Schema) -> tuple[Join, ...]:
+    """The shortest chain of foreign keys from one of `start` to `goal`; empty without one."""
+    routes: dict[str, tuple[Join, ...]] = {table.full_name: () for table in start}
     waiting = deque(start)
-    edges = _edges(schema)
-    while waiting:
+    joins = _joins(schema)
+    while waiting and goal.full_name not in routes:
         table = waiting.popleft()
         route = routes[table.full_name]
-        if table is goal or len(route) >= _JOINS_IN_A_PATH:
+        if len(route) >= _JOINS_IN_A_PATH:
             continue
-        for other, condition in edges.get(table.full_name, ()):
-            if other.full_name not in routes:
-                routes[other.full_name] = (*route, condition)
-                waiting.append(other)
+        for join in joins.get(table.full_name, ()):
+            if join.table.full_name not in routes:
+                routes[join.table.full_name] = (*route, join)
+                waiting.append(join.table)
     return routes.get(goal.full_name, ())
+
+
+def direct_join(one: Table, other: Table, schema: Schema) -> Join | None:
+    """The only foreign key between two tables; None where there is none, or more than one."""
+    found = [join for join in _joins(schema).get(one.full_name, ()) if join.table is other]
+    return found[0] if len(found) == 1 else None
 
 
 def near_names(name: str, schema: Schema) -> list[str]:
@@ -101,38 +133,62 @@ def near_names(name: str, schema: Schema) -> list[str]:
     return [key for _, _, key in found]
 
 
-def _misplaced_in(scope: Scope, schema: Schema) -> Iterable[Misplaced]:
-    tables = {
-        name: schema.table(source.name, source.db or None)
-        for name, source in scope.sources.items()
-        if isinstance(source, exp.Table)
-    }
+def misplaced_in(scope: Scope, schema: Schema) -> Iterable[tuple[exp.Column, Misplaced]]:
+    """Each misplaced column of one query of a statement, with its place in the tree."""
+    tables = _tables_of(scope, schema)
     known = tuple(table for table in tables.values() if table is not None)
-    all_known = len(known) == len(scope.sources)
+    # What an inner query does not have itself may belong to the queries around it.
+    around = list(_around(scope))
+    outer = [table for one in around for table in _tables_of(one, schema).values()]
+    all_known = all(
+        isinstance(source, exp.Table) for one in (scope, *around) for source in one.sources.values()
+    ) and None not in (*tables.values(), *outer)
+    visible = {name.casefold() for one in (scope, *around) for name in one.sources}
     named = {item.alias.casefold() for item in scope.expression.find_all(exp.Alias)}
     for column in scope.columns:
         name = column.name
+        if column.find_ancestor(exp.Select) is not scope.expression:
+            continue  # Of an inner query, which has its turn.
         if name.casefold() in _ROW_IDS or not isinstance(column.this, exp.Identifier):
             continue
         if column.table:
-            table = tables.get(column.table)
+            called = column.table.casefold()
+            table = tables.get(called)
             if table is not None and table.column(name) is None:
-                yield Misplaced(name, column.table, (table,), known)
+                yield column, Misplaced(name, column.table, (table,), known)
+            elif all_known and known and called not in visible:
+                yield column, Misplaced(name, column.table, (), known)
         elif (
             all_known
             and known
-            # An inner query's column may belong to it; it has a scope of its own.
-            and column.find_ancestor(exp.Select) is scope.expression
-            and scope.is_root
             # SQLite reads "a text in these quotes" as a text where no column has that name.
             and not column.this.quoted
             and name.casefold() not in named
-            and not any(table.column(name) for table in known)
+            and not any(table and table.column(name) for table in (*known, *outer))
         ):
-            yield Misplaced(name, "", known, known)
+            yield column, Misplaced(name, "", known, known)
+
+
+def _tables_of(scope: Scope, schema: Schema) -> dict[str, Table | None]:
+    """By their aliases in small letters, the tables in the FROM of one query; None for one that is
+    not known."""
+    return {
+        name.casefold(): schema.table(source.name, source.db or None)
+        for name, source in scope.sources.items()
+        if isinstance(source, exp.Table)
+    }
+
+
+def _around(scope: Scope) -> Iterable[Scope]:
+    """The queries that an inner one stands in, the nearest first."""
+    while scope.parent is not None:
+        scope = scope.parent
+        yield scope
 
 
 def _explain(item: Misplaced, schema: Schema) -> Iterable[str]:
+    if not item.tables:
+        yield f"{item.alias} is not in the FROM of the query."
     for table in item.tables:
         name = qualified_name(table, schema.dialect)
         shown = f"{item.alias} is {name}, which" if _is_other(item.alias, table) else name
@@ -153,22 +209,17 @@ def _is_other(alias: str, table: Table) -> bool:
     return bool(alias) and alias.casefold() != table.name.casefold()
 
 
-def _edges(schema: Schema) -> dict[str, list[tuple[Table, str]]]:
-    edges: dict[str, list[tuple[Table, str]]] = {}
+def _joins(schema: Schema) -> dict[str, list[Join]]:
+    """The steps from each table, by its full name."""
+    joins: dict[str, list[Join]] = {}
     for table in schema.tables:
         for key in table.foreign_keys:
             target = schema.table(key.table, key.schema)
             if target is None or target is table:
                 continue
-            condition = _condition(table, key, target, schema.dialect)
-            edges.setdefault(table.full_name, []).append((target, condition))
-            edges.setdefault(target.full_name, []).append((table, condition))
-    return edges
-
-
-def _condition(table: Table, key: ForeignKey, target: Table, dialect: str) -> str:
-    here, there = qualified_name(table, dialect), qualified_name(target, dialect)
-    return " AND ".join(
-        f"{here}.{quoted(one, dialect)} = {there}.{quoted(other, dialect)}"
-        for one, other in zip(key.columns, key.referred_columns or target.primary_key, strict=False)
-    )
+            referred = key.referred_columns or target.primary_key
+            columns = tuple(zip(key.columns, referred, strict=False))
+            for here, there in ((table, target), (target, table)):
+                step = Join(there, table, target, columns)
+                joins.setdefault(here.full_name, []).append(step)
+    return joins

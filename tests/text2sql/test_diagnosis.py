@@ -66,6 +66,7 @@ def test_a_table_that_no_key_reaches_is_named_without_a_way() -> None:
     [
         "SELECT c.name FROM customer AS c",
         "SELECT NAME FROM CUSTOMER",
+        "SELECT C.name FROM customer AS c",
         "SELECT rowid FROM customer",
         "SELECT COUNT(*) AS many FROM customer ORDER BY many",
         'SELECT name FROM customer WHERE name = "Ada"',
