@@ -21,6 +21,7 @@ from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.extraction import extract_sql
 from hexprefect.text2sql.prompting import PromptBook
 from hexprefect.text2sql.repair import repaired
+from hexprefect.text2sql.respelling import respelled
 from hexprefect.text2sql.rows import Rows
 from hexprefect.text2sql.schema import Schema
 
@@ -55,7 +56,7 @@ class Draft:
     rows: Rows | None = None
     error: str | None = None
     by: Literal["model", "repair"] = "model"
-    """Who wrote it: the model, or code that put a column of the draft before into its place."""
+    """Who wrote it: the model, or code that put a name or a text of the draft before it right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ class Workbench:
             candidate, problem = await self._try(candidate, completion.text)
             candidate = replace(candidate, corrections=attempt)
             drafts.append(Draft(candidate.sql, candidate.rows, candidate.error))
-            if not candidate.ran and (mended := await self._mend(candidate)) is not None:
+            if (mended := await self._mend(candidate)) is not None:
                 drafts.append(Draft(mended.sql, mended.rows, by="repair"))
                 candidate, problem = replace(mended, corrections=attempt), None
             best = _better(best, candidate)
@@ -166,20 +167,29 @@ class Workbench:
         repeated = before.ran and before.sql == found.sql
         return found, None if repeated else EMPTY_RESULT
 
-    async def _mend(self, failed: Candidate) -> Candidate | None:
-        """What the catalogue alone makes of a statement that failed, if that returns rows."""
-        if failed.sql is None or unknown_name(failed.error or "") is None:
-            return None
-        sql = repaired(failed.sql, self.schema)
+    async def _mend(self, before: Candidate) -> Candidate | None:
+        """What the catalogue alone makes of a statement that failed or found nothing.
+
+        Only what returns rows: else the model is asked, who knows more than the catalogue.
+        """
+        sql = self._mended(before)
         if sql is None:
             return None
         try:
             checked = await self.database.check(sql)
             rows = await self.database.run_checked(checked)
         except HexprefectError as error:
-            logger.debug("the repair of %s does not run: %s", failed.branch, error)
+            logger.debug("the repair of %s does not run: %s", before.branch, error)
             return None
-        return None if rows.is_empty else Candidate(failed.branch, sql=checked.sql, rows=rows)
+        return None if rows.is_empty else Candidate(before.branch, sql=checked.sql, rows=rows)
+
+    def _mended(self, before: Candidate) -> str | None:
+        if before.sql is None:
+            return None
+        if before.rows is None:
+            is_misnamed = unknown_name(before.error or "") is not None
+            return repaired(before.sql, self.schema) if is_misnamed else None
+        return respelled(before.sql, self.schema) if before.rows.is_empty else None
 
     def _describe(self, error: HexprefectError, sql: str | None) -> str:
         omitted = self.book.schema.omitted_tables

@@ -30,7 +30,7 @@ class AgentOptions:
     rows, or checks that the model wrote before it saw any candidate."""
     linking_from_tables: int = Field(default=8, ge=1)
     """A schema with fewer tables is read whole by the model anyway: no linking call."""
-    worked_examples: bool = True
+    worked_examples: bool = False
     """Whether prompts begin with questions on an invented shop and the statements for them."""
     schema_token_budget: int = Field(default=6_000, ge=200)
     """Estimated tokens of the schema in a prompt; what does not fit is named as left out."""

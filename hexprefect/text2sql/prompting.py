@@ -56,7 +56,7 @@ class PromptBook:
     schema: RenderedSchema
     question: str
     evidence: str = ""
-    worked_examples: bool = True
+    worked_examples: bool = False
 
     def prompt(
         self,

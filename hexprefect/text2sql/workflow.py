@@ -10,21 +10,21 @@ from hexprefect.scheduling.workflow import Workflow, WorkflowNode
 
 TEXT2SQL_WORKFLOW = Workflow(
     nodes=(
-        WorkflowNode("schema_linking", input_tokens=1_700, output_tokens=60),
+        WorkflowNode("schema_linking", input_tokens=1_100, output_tokens=60),
         WorkflowNode(
             "candidate_generation",
             needs=("schema_linking",),
             # Two branches a query, side by side: the critical path counts one of them. A third
             # follows where they differ.
             expected_visits=1.3,
-            input_tokens=1_700,
+            input_tokens=1_100,
             output_tokens=90,
         ),
         WorkflowNode(
             "self_correction",
             needs=("candidate_generation",),
             expected_visits=0.4,
-            input_tokens=1_850,
+            input_tokens=1_250,
             output_tokens=60,
         ),
         WorkflowNode(
@@ -32,7 +32,7 @@ TEXT2SQL_WORKFLOW = Workflow(
             needs=("self_correction",),
             # Asked whether the schema can answer where the candidates leave that in doubt.
             expected_visits=0.1,
-            input_tokens=1_800,
+            input_tokens=1_300,
             output_tokens=50,
         ),
     )

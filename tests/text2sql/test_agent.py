@@ -18,7 +18,7 @@ SINGERS = Path(__file__).resolve().parents[2] / "../shared/data/spider/concert_s
 COUNT = "```sql\nSELECT COUNT(*) FROM customer\n```"
 NAMES = "```sql\nSELECT name FROM customer\n```"
 BROKEN = "```sql\nSELECT nane FROM customer\n```"
-NOTHING = "```sql\nSELECT name FROM customer WHERE city = 'london'\n```"
+NOTHING = "```sql\nSELECT name FROM customer WHERE city = 'Atlantis'\n```"
 
 
 class ScriptedModel:
@@ -275,7 +275,7 @@ async def test_a_correction_never_replaces_rows_by_an_error(shop: Database) -> N
     model = ScriptedModel(candidate_generation=NOTHING, self_correction=BROKEN)
     found = await ask(model, shop, candidates=1)
     assert found.state == "answered"
-    assert found.sql == "SELECT name FROM customer WHERE city = 'london'"
+    assert found.sql == "SELECT name FROM customer WHERE city = 'Atlantis'"
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 5])

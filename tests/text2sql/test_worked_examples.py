@@ -42,12 +42,12 @@ def test_every_example_is_the_same_in_every_dialect(sql: str, dialect: str) -> N
 
 def test_they_stand_before_the_schema_and_can_be_left_out() -> None:
     schema = RenderedSchema("CREATE TABLE wanted (n INTEGER);", 10)
-    shown = PromptBook("sqlite", schema, "Why?").prompt("candidate_generation", "judge", VALUES)
+    book = PromptBook("sqlite", schema, "Why?", worked_examples=True)
+    shown = book.prompt("candidate_generation", "judge", VALUES)
     text = shown.messages[0].content
     assert text.index("Worked examples") < text.index("CREATE TABLE wanted")
     assert "Why?" not in text
-    book = PromptBook("sqlite", schema, "Why?", worked_examples=False)
-    bare = book.prompt("candidate_generation", "judge", VALUES)
+    bare = PromptBook("sqlite", schema, "Why?").prompt("candidate_generation", "judge", VALUES)
     assert "Worked examples" not in bare.messages[0].content
     assert bare.prefix[0].key != shown.prefix[0].key
     assert bare.prefix[1] == shown.prefix[1]
