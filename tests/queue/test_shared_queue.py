@@ -113,6 +113,33 @@ async def test_a_prompt_that_is_at_fault_is_not_moved(fleet, queue, prompt):
     await query.end("failed", reason="too long")
 
 
+async def test_a_prompt_too_long_for_one_instance_goes_to_a_larger_one(
+    fleet, queue, prompt
+) -> None:
+    """Nobody had told the queue how much either holds: the instance that rejected it did."""
+    await fleet.start("short", max_model_len=64)
+    await fleet.start("long", SLOW)
+    query = await queue.query(slo_s=30)
+    completion = await query.complete(prompt("word " * 500))
+    assert (completion.instance, completion.attempt) == ("long", 2)
+    again = await query.complete(prompt("many " * 500))
+    assert (again.instance, again.attempt) == ("long", 1), "it knows now"
+    assert (await query.complete(prompt("hi"))).instance == "short"
+    await query.end("answered")
+    assert fleet.idle()
+
+
+async def test_an_instance_that_refuses_our_key_costs_no_request(fleet, queue, prompt):
+    locked = await fleet.start("locked", api_key="theirs")
+    await fleet.start("open", SLOW)
+    query = await queue.query(slo_s=30)
+    completion = await query.complete(prompt())
+    assert (completion.instance, completion.attempt) == ("open", 2)
+    assert locked.instance.engine.running == 0
+    await query.end("answered")
+    assert fleet.idle()
+
+
 async def test_a_hung_instance_does_not_hold_up_the_others(fleet, new_queue, prompt, eventually):
     queue = await new_queue(QueueOptions(shortest_timeout_s=3.0, timeout_factor=1.0))
     await fleet.start("hung", fault="hang", slots=1)
