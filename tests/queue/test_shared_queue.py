@@ -17,6 +17,8 @@ from hexprefect.store.values import QueryEnded
 from hexprefect.store.views import query_record
 
 SLOW = Profile("slow", fixed_s=0.5, input_s_per_token=0.0, output_s_per_token=0.001)
+ENDLESS = Profile("endless", fixed_s=0.02, input_s_per_token=0.0, output_s_per_token=10.0)
+"""Longer than a test takes: what runs there ends because the test ends it."""
 
 
 async def test_a_prompt_is_completed_and_its_result_is_kept(fleet, queue, prompt):
@@ -80,7 +82,7 @@ async def test_what_follows_on_a_branch_needs_what_was_before_it(fleet, queue, p
 async def test_a_request_moves_when_its_instance_dies_in_the_middle(
     fleet, queue, prompt, eventually
 ):
-    doomed = await fleet.start("doomed", SLOW, slots=2)
+    doomed = await fleet.start("doomed", ENDLESS, slots=2)
     query = await queue.query(slo_s=60)
     running = [asyncio.create_task(query.complete(prompt(f"{n}"))) for n in range(2)]
     await eventually(lambda: doomed.instance.engine.running == 2)
