@@ -109,20 +109,24 @@ def unmatched_words(question: str, evidence: str, schema: Schema, links: Links) 
     return tuple(found)
 
 
-def is_doubtful(candidates: Sequence[Candidate], clusters: Sequence[Cluster]) -> bool:
+def is_doubtful(
+    candidates: Sequence[Candidate], clusters: Sequence[Cluster], schema: Schema
+) -> bool:
     """Whether the candidates look as those of an unanswerable question do.
 
-    Nothing ran, nothing was found, a name was invented, or no two thirds agree.
+    Nothing ran, nothing was found, no two thirds agree, or half of them invented a name. A column
+    that another table has is misplaced, not invented.
     """
     if not clusters or all(cluster.is_empty for cluster in clusters):
         return True
     if 3 * len(clusters[0].candidates) < 2 * len(candidates):
         return True
-    return any(
-        draft.error is not None and unknown_name(draft.error) is not None
-        for candidate in candidates
-        for draft in candidate.drafts
-    )
+    return 2 * sum(_invents(candidate, schema) for candidate in candidates) >= len(candidates)
+
+
+def _invents(candidate: Candidate, schema: Schema) -> bool:
+    names = (unknown_name(draft.error) for draft in candidate.drafts if draft.error is not None)
+    return any(name is not None and name.casefold() not in schema.spellings for name in names)
 
 
 def missing_words_prompt(book: PromptBook, words: Sequence[str]) -> Prompt:

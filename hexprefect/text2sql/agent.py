@@ -226,7 +226,7 @@ class _Query:
         clusters: tuple[Cluster, ...],
     ) -> tuple[str, ...]:
         """What the question needs and the schema lacks; asked only where something says so."""
-        if not self.options.abstain or not is_doubtful(candidates, clusters):
+        if not self.options.abstain or not is_doubtful(candidates, clusters, schema):
             return ()
         words = await anyio.to_thread.run_sync(
             unmatched_words, self.question, self.evidence, schema, links

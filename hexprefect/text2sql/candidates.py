@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import anyio.to_thread
+
 from hexprefect.completion import Prompt
 from hexprefect.errors import CallerMistake, HexprefectError
 from hexprefect.text2sql.correction import (
@@ -159,7 +161,10 @@ class Workbench:
                 logger.exception("%s failed in an unforeseen way", before.branch)
                 return Candidate(before.branch, sql=sql, error=_words(error)), None
             failed = Candidate(before.branch, sql=sql, error=str(error))
-            return failed, self._describe(error, sql) if _is_correctable(error) else None
+            if not _is_correctable(error):
+                return failed, None
+            # A catalogue may hold thousands of tables: looking through it is no work for the loop.
+            return failed, await anyio.to_thread.run_sync(self._describe, error, sql)
         found = Candidate(before.branch, sql=checked.sql, rows=rows)
         if not rows.is_empty:
             return found, None
@@ -172,14 +177,18 @@ class Workbench:
 
         Only what returns rows: else the model is asked, who knows more than the catalogue.
         """
-        sql = self._mended(before)
-        if sql is None:
-            return None
         try:
+            sql = await anyio.to_thread.run_sync(self._mended, before)
+            if sql is None:
+                return None
             checked = await self.database.check(sql)
             rows = await self.database.run_checked(checked)
         except HexprefectError as error:
             logger.debug("the repair of %s does not run: %s", before.branch, error)
+            return None
+        except Exception:
+            # Ours to mend, but no reason to lose the branch: the model corrects it as well.
+            logger.exception("the statement of %s could not be repaired", before.branch)
             return None
         return None if rows.is_empty else Candidate(before.branch, sql=checked.sql, rows=rows)
 
@@ -193,7 +202,11 @@ class Workbench:
 
     def _describe(self, error: HexprefectError, sql: str | None) -> str:
         omitted = self.book.schema.omitted_tables
-        return describe(error, self.schema, sql=sql or "", omitted=omitted)
+        try:
+            return describe(error, self.schema, sql=sql or "", omitted=omitted)
+        except Exception:
+            logger.exception("an error could not be explained")
+            return f"It failed: {error}"
 
 
 def _better(old: Candidate, new: Candidate) -> Candidate:

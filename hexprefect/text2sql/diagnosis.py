@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import sqlglot
 from rapidfuzz import fuzz, process
@@ -29,6 +30,9 @@ _NEAR_ENOUGH = 60.0
 _OWNERS_NAMED = 3
 _JOINS_IN_A_PATH = 4
 _ROW_IDS = frozenset({"rowid", "oid", "_rowid_", "ctid"})
+
+
+_known_joins: WeakKeyDictionary[Schema, dict[str, list[Join]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ def misplaced_columns(sql: str, schema: Schema) -> tuple[Misplaced, ...]:
     """
     try:
         scopes = traverse_scope(sqlglot.parse_one(sql, dialect=schema.dialect))
-    except (SqlglotError, ValueError):
+    except (SqlglotError, ValueError, RecursionError):
         return ()
     found = [item for scope in scopes for _, item in misplaced_in(scope, schema)]
     return tuple(dict.fromkeys(found))
@@ -94,19 +98,27 @@ def join_path(start: Sequence[Table], goal: Table, schema: Schema) -> tuple[str,
 
 def join_chain(start: Sequence[Table], goal: Table, schema: Schema) -> tuple[Join, ...]:
     """The shortest chain of foreign keys from one of `start` to `goal`; empty without one."""
+    return reachable(start, schema, most=_JOINS_IN_A_PATH).get(goal.full_name, ())
+
+
+def reachable(start: Sequence[Table], schema: Schema, *, most: int) -> dict[str, tuple[Join, ...]]:
+    """The shortest chain of at most `most` keys to each table, by its full name, nearest first.
+
+    The tables of `start` are reached by the empty chain.
+    """
     routes: dict[str, tuple[Join, ...]] = {table.full_name: () for table in start}
     waiting = deque(start)
     joins = _joins(schema)
-    while waiting and goal.full_name not in routes:
+    while waiting:
         table = waiting.popleft()
         route = routes[table.full_name]
-        if len(route) >= _JOINS_IN_A_PATH:
+        if len(route) >= most:
             continue
         for join in joins.get(table.full_name, ()):
             if join.table.full_name not in routes:
                 routes[join.table.full_name] = (*route, join)
                 waiting.append(join.table)
-    return routes.get(goal.full_name, ())
+    return routes
 
 
 def direct_join(one: Table, other: Table, schema: Schema) -> Join | None:
@@ -210,7 +222,9 @@ def _is_other(alias: str, table: Table) -> bool:
 
 
 def _joins(schema: Schema) -> dict[str, list[Join]]:
-    """The steps from each table, by its full name."""
+    """The steps from each table, by its full name; kept with the schema."""
+    if (known := _known_joins.get(schema)) is not None:
+        return known
     joins: dict[str, list[Join]] = {}
     for table in schema.tables:
         for key in table.foreign_keys:
@@ -222,4 +236,5 @@ def _joins(schema: Schema) -> dict[str, list[Join]]:
             for here, there in ((table, target), (target, table)):
                 step = Join(there, table, target, columns)
                 joins.setdefault(here.full_name, []).append(step)
+    _known_joins[schema] = joins
     return joins

@@ -16,7 +16,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
-from hexprefect.text2sql.diagnosis import Join, direct_join, join_chain, misplaced_in
+from hexprefect.text2sql.diagnosis import Join, direct_join, join_chain, misplaced_in, reachable
 from hexprefect.text2sql.schema import Schema, Table
 
 _LONGEST_CHAIN = 2
@@ -34,7 +34,7 @@ def repaired(sql: str, schema: Schema) -> str | None:
         tree = sqlglot.parse_one(sql, dialect=schema.dialect)
         scopes = traverse_scope(tree)
         mended = [_Query(scope, schema).mend() for scope in scopes]
-    except (SqlglotError, ValueError, _Unclear):
+    except (SqlglotError, ValueError, RecursionError, _Unclear):
         return None
     return tree.sql(dialect=schema.dialect) if any(mended) else None
 
@@ -166,9 +166,9 @@ class _Query:
 
     def _chains(self, start: Sequence[Table], name: str) -> list[tuple[Join, ...]]:
         """Ways to each table with such a column, the shortest first."""
-        goals = [table for table in self.schema.tables if table.column(name) is not None]
-        chains = [join_chain(start, goal, self.schema) for goal in goals]
-        return sorted((item for item in chains if 0 < len(item) <= _LONGEST_CHAIN), key=len)
+        chains = reachable(start, self.schema, most=_LONGEST_CHAIN).values()
+        ending = (chain for chain in chains if chain and chain[-1].table.column(name) is not None)
+        return sorted(ending, key=len)
 
 
 def _condition(join: Join, names: dict[str, str]) -> exp.Condition:

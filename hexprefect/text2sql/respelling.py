@@ -30,7 +30,7 @@ def respelled(sql: str, schema: Schema) -> str | None:
     try:
         tree = sqlglot.parse_one(sql, dialect=schema.dialect)
         scopes = traverse_scope(tree)
-    except (SqlglotError, ValueError):
+    except (SqlglotError, ValueError, RecursionError):
         return None
     changed = False
     for scope in scopes:

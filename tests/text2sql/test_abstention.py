@@ -17,6 +17,7 @@ from hexprefect.text2sql.linking import Links, link_by_words
 from hexprefect.text2sql.prompting import PromptBook
 from hexprefect.text2sql.rendering import RenderedSchema
 from hexprefect.text2sql.rows import Rows
+from hexprefect.text2sql.schema import Column, Schema, Table
 from hexprefect.text2sql.voting import cluster_by_rows
 
 UNANSWERABLE = {
@@ -26,6 +27,9 @@ UNANSWERABLE = {
     "What is the carbon footprint of every product?": {"carbon", "footprint"},
     "Which suppliers are insolvent?": {"insolvent"},
 }
+
+
+PEOPLE = Schema("sqlite", (Table("person", (Column("name", "TEXT"),)),))
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +105,10 @@ def ran(number: int, value: int, *drafts: Draft) -> Candidate:
 
 def test_agreement_is_not_doubted_and_its_lack_is() -> None:
     same = (ran(1, 1), ran(2, 1))
-    assert not is_doubtful(same, cluster_by_rows(same))
+    assert not is_doubtful(same, cluster_by_rows(same), PEOPLE)
     differ = (ran(1, 1), ran(2, 2), ran(3, 3))
-    assert is_doubtful(differ, cluster_by_rows(differ))
-    assert is_doubtful((Candidate("candidate-1", error="no"),), ())
+    assert is_doubtful(differ, cluster_by_rows(differ), PEOPLE)
+    assert is_doubtful((Candidate("candidate-1", error="no"),), (), PEOPLE)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +123,16 @@ def test_agreement_is_not_doubted_and_its_lack_is() -> None:
 )
 def test_an_invented_name_is_doubted_on_every_engine(error: str) -> None:
     same = (ran(1, 1, Draft("SELECT", error=error)), ran(2, 1))
-    assert is_doubtful(same, cluster_by_rows(same))
+    assert is_doubtful(same, cluster_by_rows(same), PEOPLE)
+
+
+def test_a_misplaced_column_is_not_an_invented_one_and_one_in_three_is_no_doubt() -> None:
+    elsewhere = Draft("SELECT", error="no such column: T1.name")
+    invented = Draft("SELECT", error="no such column: T1.blood")
+    misplaced = (ran(1, 1, elsewhere), ran(2, 1, elsewhere))
+    assert not is_doubtful(misplaced, cluster_by_rows(misplaced), PEOPLE)
+    one = (ran(1, 1, invented), ran(2, 1), ran(3, 1))
+    assert not is_doubtful(one, cluster_by_rows(one), PEOPLE)
 
 
 async def test_an_abstention_names_what_is_missing(demo_file: Path) -> None:
