@@ -1,9 +1,10 @@
 """Mending a statement that takes a column from a table that lacks it, without asking the model.
 
-Where the catalogue leaves one way only, a model is not needed to find it: the column belongs to
-another table of the query, or to one that its foreign keys reach; a join on a column that is not
-there is the join on the key. What is mended goes through the guard and runs like any other draft,
-and counts only when it returns rows; else the model corrects what it wrote, as before.
+Where the catalogue leaves one way only, a model is not needed to find it: the column is spelt with
+or without underscores, belongs to another table of the query, or to one that its foreign keys
+reach; a join on a column that is not there is the join on the key. What is mended goes through the
+guard and runs like any other draft, and counts only when it returns rows; else the model corrects
+what it wrote, as before.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class _Unclear(Exception):
 @dataclass(frozen=True, slots=True)
 class _Owner:
     alias: str
+    column: str
+    """As its table spells it."""
     joins: tuple[Join, ...] = ()
     """What must be joined first; empty when the query has the table."""
 
@@ -116,6 +119,8 @@ class _Query:
 
     def _move(self, column: exp.Column, select: exp.Select) -> None:
         owner = self._owner(column)
+        # The name may be spelt otherwise there.
+        column.set("this", exp.to_identifier(owner.column, quoted=owner.column != column.name))
         for join in owner.joins:
             names = {table.full_name: name for name, table in self.tables.items()}
             names[join.table.full_name] = join.table.name
@@ -125,7 +130,8 @@ class _Query:
             )
             select.join(target, on=_condition(join, names), join_type="inner", copy=False)
             self.tables[join.table.name] = join.table
-        column.set("table", exp.to_identifier(owner.alias, quoted=owner.alias in self._new))
+        # What the statement calls its tables is written as it was, quoted only where it must be.
+        column.set("table", exp.to_identifier(owner.alias, quoted=owner.alias in self._new or None))
 
     @property
     def _new(self) -> set[str]:
@@ -137,38 +143,60 @@ class _Query:
         own = self._table(column.table)
         if column.table and own is None:
             return self._owner_named(column)
-        here = [alias for alias, table in self.tables.items() if table.column(name)]
-        if here:
-            if len(here) > 1:
-                raise _Unclear
-            return _Owner(here[0])
+        if own is not None and (found := column_like(own, name)) is not None:
+            return _Owner(column.table, found)
+        here = [
+            _Owner(alias, found)
+            for alias, table in self.tables.items()
+            if (found := column_like(table, name)) is not None
+        ]
+        if len(here) == 1:
+            return here[0]
         start = [own] if own is not None else list(self.tables.values())
         chains = self._chains(start, name) or self._chains(list(self.tables.values()), name)
-        if not chains or (len(chains) > 1 and len(chains[0]) == len(chains[1])):
+        if here or not chains or (len(chains) > 1 and len(chains[0]) == len(chains[1])):
             raise _Unclear
-        return self._reached_by(chains[0])
+        return self._reached_by(chains[0], name)
 
     def _owner_named(self, column: exp.Column) -> _Owner:
         """The table that the statement names without having it in its FROM."""
         table = self.schema.table(column.table)
-        if table is None or table.column(column.name) is None:
+        if table is None:
             raise _Unclear
         chain = join_chain(list(self.tables.values()), table, self.schema)
         if not 0 < len(chain) <= _LONGEST_CHAIN:
             raise _Unclear
-        return self._reached_by(chain)
+        return self._reached_by(chain, column.name)
 
-    def _reached_by(self, chain: tuple[Join, ...]) -> _Owner:
+    def _reached_by(self, chain: tuple[Join, ...], name: str) -> _Owner:
         taken = {alias.casefold() for alias in self.tables}
-        if any(join.table.name.casefold() in taken for join in chain):
+        owner = chain[-1].table
+        found = column_like(owner, name)
+        if found is None or any(join.table.name.casefold() in taken for join in chain):
             raise _Unclear
-        return _Owner(chain[-1].table.name, chain)
+        return _Owner(owner.name, found, chain)
 
     def _chains(self, start: Sequence[Table], name: str) -> list[tuple[Join, ...]]:
         """Ways to each table with such a column, the shortest first."""
         chains = reachable(start, self.schema, most=_LONGEST_CHAIN).values()
-        ending = (chain for chain in chains if chain and chain[-1].table.column(name) is not None)
+        ending = (chain for chain in chains if chain and column_like(chain[-1].table, name))
         return sorted(ending, key=len)
+
+
+def column_like(table: Table, name: str) -> str | None:
+    """The table's column of this name, also with other letter case, underscores or spaces.
+
+    `pet_type` finds `PetType`; None where two columns differ in no more than that.
+    """
+    if (exact := table.column(name)) is not None:
+        return exact.name
+    wanted = _plain(name)
+    found = [column.name for column in table.columns if _plain(column.name) == wanted]
+    return found[0] if len(found) == 1 else None
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
 def _condition(join: Join, names: dict[str, str]) -> exp.Condition:

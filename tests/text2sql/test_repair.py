@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -66,6 +67,9 @@ async def garage(tmp_path: Path) -> Database:
         ),
         # A table is named that is in no FROM.
         ("SELECT title FROM model WHERE maker.maker_name = 'Ampere'", [("Coil",)]),
+        # Another spelling of the same name, here and one key away.
+        ('SELECT driver_, COUNT(*) FROM "test drive" GROUP BY driver_', [("Ada", 2), ("Bo", 1)]),
+        ("SELECT title FROM model AS m WHERE m.MakerName = 'Ampere'", [("Coil",)]),
         # In an inner query.
         (
             "SELECT maker_name FROM maker WHERE id IN (SELECT maker_id FROM model WHERE stars = 5)",
@@ -74,7 +78,7 @@ async def garage(tmp_path: Path) -> Database:
     ],
 )
 async def test_the_one_way_that_the_keys_leave_is_taken(
-    garage: Database, wrong: str, rows: list[tuple[str, ...]]
+    garage: Database, wrong: str, rows: list[tuple[Any, ...]]
 ) -> None:
     async with garage:
         mended = repaired(wrong, await garage.schema())
