@@ -23,6 +23,7 @@ from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.extraction import extract_sql
 from hexprefect.text2sql.prompting import PromptBook
 from hexprefect.text2sql.repair import repaired
+from hexprefect.text2sql.repetition import has_repeated_rows, repetition
 from hexprefect.text2sql.respelling import respelled
 from hexprefect.text2sql.rows import Rows
 from hexprefect.text2sql.schema import Schema
@@ -30,6 +31,8 @@ from hexprefect.text2sql.schema import Schema
 logger = logging.getLogger(__name__)
 
 STAGE = "candidate_generation"
+_REPAIRS = 2
+"""Of one draft: a join that was missing may repeat rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Draft:
     rows: Rows | None = None
     error: str | None = None
     by: Literal["model", "repair"] = "model"
-    """Who wrote it: the model, or code that put a name or a text of the draft before it right."""
+    """Who wrote it: the model, or code that put a detail of the draft before it right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,9 @@ class Workbench:
             candidate, problem = await self._try(candidate, completion.text)
             candidate = replace(candidate, corrections=attempt)
             drafts.append(Draft(candidate.sql, candidate.rows, candidate.error))
-            if (mended := await self._mend(candidate)) is not None:
+            for _ in range(_REPAIRS):
+                if (mended := await self._mend(candidate)) is None:
+                    break
                 drafts.append(Draft(mended.sql, mended.rows, by="repair"))
                 candidate, problem = replace(mended, corrections=attempt), None
             best = _better(best, candidate)
@@ -173,11 +178,14 @@ class Workbench:
         return found, None if repeated else EMPTY_RESULT
 
     async def _mend(self, before: Candidate) -> Candidate | None:
-        """What the catalogue alone makes of a statement that failed or found nothing.
+        """What the catalogue alone makes of a statement that failed, found nothing, or found the
+        same several times.
 
         Only what returns rows: else the model is asked, who knows more than the catalogue.
         """
         try:
+            if before.rows is not None and has_repeated_rows(before.rows):
+                return await self._with_each_row_once(before)
             sql = await anyio.to_thread.run_sync(self._mended, before)
             if sql is None:
                 return None
@@ -191,6 +199,16 @@ class Workbench:
             logger.exception("the statement of %s could not be repaired", before.branch)
             return None
         return None if rows.is_empty else Candidate(before.branch, sql=checked.sql, rows=rows)
+
+    async def _with_each_row_once(self, before: Candidate) -> Candidate | None:
+        """Without the repetitions of a join, if it is a join that repeats them."""
+        sql = before.sql or ""
+        found = await anyio.to_thread.run_sync(repetition, sql, self.schema)
+        if found is None or not has_repeated_rows(await self.database.execute(found.keys)):
+            return None
+        checked = await self.database.check(found.distinct)
+        rows = await self.database.run_checked(checked)
+        return Candidate(before.branch, sql=checked.sql, rows=rows)
 
     def _mended(self, before: Candidate) -> str | None:
         if before.sql is None:
