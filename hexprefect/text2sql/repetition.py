@@ -52,7 +52,7 @@ def repetition(sql: str, schema: Schema) -> Repetition | None:
     selected = [item.unalias() for item in tree.expressions]
     owners = {_owner(item, tables) for item in selected}
     alias = owners.pop() if len(owners) == 1 else None
-    if alias is None or not tables[alias].primary_key or not _orders_by(tree, selected):
+    if alias is None or not _has_readable_key(tables[alias]) or not _orders_by(tree, selected):
         return None
     distinct = tree.copy().distinct()
     names = [
@@ -62,6 +62,11 @@ def repetition(sql: str, schema: Schema) -> Repetition | None:
     keys = tree.select(*names, append=False)
     keys.set("order", None)
     return Repetition(keys.sql(dialect=schema.dialect), distinct.sql(dialect=schema.dialect))
+
+
+def _has_readable_key(table: Table) -> bool:
+    key = table.primary_key
+    return bool(key) and all(table.column(name) is not None for name in key)
 
 
 def has_repeated_rows(rows: Rows) -> bool:

@@ -401,16 +401,21 @@ async def test_a_judge_without_time_is_dropped(shop: Database) -> None:
 
 async def test_an_answer_in_hand_is_not_held_up_past_the_deadline(shop: Database) -> None:
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + 0.5
+    second_at_work = asyncio.Event()
+    deadline = loop.time() + 600
     cancelled = []
 
     async def complete(prompt: Prompt) -> Completion:
+        nonlocal deadline
         if prompt.branch == "candidate-2":
+            second_at_work.set()
             try:
                 await asyncio.sleep(3600)
             except asyncio.CancelledError:
                 cancelled.append(prompt.branch)
                 raise
+        await second_at_work.wait()
+        deadline = loop.time() + 0.2
         return Completion(COUNT, 1, 1)
 
     async with asyncio.timeout(60):
