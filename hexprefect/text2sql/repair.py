@@ -119,8 +119,8 @@ class _Query:
 
     def _move(self, column: exp.Column, select: exp.Select) -> None:
         owner = self._owner(column)
-        # The name may be spelt otherwise there.
-        column.set("this", exp.to_identifier(owner.column, quoted=owner.column != column.name))
+        if owner.column != column.name:
+            column.set("this", exp.to_identifier(owner.column, quoted=True))
         for join in owner.joins:
             names = {table.full_name: name for name, table in self.tables.items()}
             names[join.table.full_name] = join.table.name
