@@ -72,6 +72,8 @@ class Simulation:
         self.laws = Laws(self) if check_laws else None
         self._appoint = appointing(policy, self.load, seed=seed, decisions=self.decisions)
         self._key = order_key_of(policy)
+        self._place_in_order = self._key if policy.late_penalty is None else self._key_put_off
+        """Gives a request its key."""
         self._next_at = [inf] * number
         self._queries = 0
         self._requests = 0
@@ -80,7 +82,6 @@ class Simulation:
         self._queue_s = self.load.queue_s
         self._unfinished = self.load.unfinished
         self._counts_shares = policy.backlog in ("occupancy", "clock")
-        self._per_slot = policy.backlog == "per-slot"
         self._late_penalty = policy.late_penalty
         self._reserves = policy.reserves
         self._takes_off = policy.backlog != "ever-growing"
@@ -224,12 +225,11 @@ class Simulation:
         self.load.waiting_s[appointed] += request.work_s
         self._admit(appointed)
 
-    def _place_in_order(self, request: Request) -> float:
+    def _key_put_off(self, request: Request) -> float:
         """Its key; put off where it cannot be in time any more."""
         key = self._key(request)
         penalty = self._late_penalty
-        if penalty is None:
-            return key
+        assert penalty is not None
         run = request.run
         request.last_chance = last_chance(
             deadline=run.deadline, remaining_s=self.policy.stretch * request.remaining_s
@@ -250,8 +250,6 @@ class Simulation:
                 + each_input * (request.input_tokens - request.cached_tokens)
                 + each_output * request.predicted_tokens
             )
-        elif self._per_slot:
-            work_s = request.completion_s / instance.depth
         else:
             work_s = request.completion_s
         request.work_s = work_s
@@ -317,7 +315,9 @@ class Simulation:
         instance.finished(request)
         if self._reappoints:
             held_s = self.load.held_s
-            held_s[index] = held_s[index] - request.completion_s if instance.admitted else 0.0
+            held_s[index] = (
+                held_s[index] - request.completion_s if self.load.admitted[index] else 0.0
+            )
         run.attained_s += request.completion_s
         self.knowledge.learn_answer(request.call)
         if self.laws is not None:
