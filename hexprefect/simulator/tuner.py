@@ -31,8 +31,9 @@ _COARSE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
 _FINE = (-0.03, -0.02, -0.01, 0.01, 0.02, 0.03)
 _ROUNDS = 2
 
-_KEPT = 0.5
-"""Share of the points of a race that run with the next seed, too."""
+_KEPT = 0.4
+"""Share of the points of a race that run with the next seed, too. On 28 windows of 100 queries 0.4
+lost 0.04 % of the best P95 of a grid on average and 0.6 % once, as 0.5 to 0.7 did."""
 
 
 class CannotTune(HexprefectError):
