@@ -129,7 +129,8 @@ def _plain(tree: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier):
             return exp.column(exp.to_identifier(node.name.casefold()))
         inner = node.this if isinstance(node, exp.Alias | exp.Paren) else None
-        return inner if isinstance(inner, exp.Expr) else node
+        # What was replaced is not looked into by `transform`.
+        return inner.transform(plain) if isinstance(inner, exp.Expr) else node
 
     return tree.transform(plain)
 

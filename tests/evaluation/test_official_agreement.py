@@ -189,17 +189,26 @@ MUTATIONS: tuple[Mutation, ...] = (
 )
 
 
+MUTATIONS_A_QUESTION = 4
+
+
 def pairs_of(question: GoldQuestion) -> Iterator[tuple[str, str, str]]:
-    """`(kind, predicted, gold)`: the gold itself, and every mutation that applies to it."""
+    """`(kind, predicted, gold)`: the gold itself, and some of the mutations that apply to it.
+
+    Every question begins elsewhere in the list, so that all kinds have their share.
+    """
     gold = question.gold[0].strip().rstrip(";")
     yield "gold", gold, gold
     for alternative in question.gold[1:]:
         yield "alternative", alternative.strip().rstrip(";"), gold
     tree = parsed(gold, "sqlite")
     assert tree is not None, gold
-    for mutate in MUTATIONS:
-        mutated = mutate(tree.copy())
+    start = question.position % len(MUTATIONS)
+    left = MUTATIONS_A_QUESTION
+    for mutate in (*MUTATIONS[start:], *MUTATIONS[:start]):
+        mutated = mutate(tree.copy()) if left else None
         if mutated is not None:
+            left -= 1
             yield mutate.__name__, mutated.sql(dialect="sqlite"), gold
 
 
