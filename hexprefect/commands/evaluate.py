@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass, fields
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hexprefect.commands.evaluate_sources import SourceOptions, agent_options, open_source
 from hexprefect.commands.output import Json, StoreUrl, err, errors_for_people, out, print_json, run
 from hexprefect.errors import CallerMistake
 from hexprefect.evaluation.answer_log import AnswerLog, read_run
 from hexprefect.evaluation.comparing import compare
-from hexprefect.evaluation.completions_cache import CachedCompletions
-from hexprefect.evaluation.configuration import agent_fingerprint, configuration, digest_of
+from hexprefect.evaluation.configuration import configuration
 from hexprefect.evaluation.execution import ExecutionLimits, Executor
-from hexprefect.evaluation.instances_client import LeastBusy, endpoints_at
-from hexprefect.evaluation.predictions import read_predictions
 from hexprefect.evaluation.questions import (
     GoldQuestion,
     choose_questions,
@@ -33,31 +28,7 @@ from hexprefect.evaluation.questions import (
 from hexprefect.evaluation.records import MEASURES, Measure, QuestionRecord
 from hexprefect.evaluation.report import comparison_text, markdown_report
 from hexprefect.evaluation.running import evaluate
-from hexprefect.evaluation.sources import Agent, AnswerSource, Predictions
 from hexprefect.evaluation.summary import summarise
-from hexprefect.text2sql.agent import AgentOptions
-
-_CONTEXT_TOKENS = 8192
-"""Of a local server, a request: the schema's budget, the question and the answer fit."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """Where answers shall come from, as the command line says."""
-
-    predictions: Path | None
-    instances: tuple[str, ...]
-    model_name: str | None
-    model: str | None
-    threads: int
-    stack: bool
-    store: str | None
-    tenant: str
-    slo_s: float | None
-    options: AgentOptions
-    cache: Path | None
-    call_timeout_s: float
-    at_once: int
 
 
 def evaluate_command(
@@ -129,48 +100,48 @@ def evaluate_command(
     Answers come from exactly one of --predictions, --instance, --model and --stack.
     """
     with errors_for_people(as_json=as_json):
-        asked = _Asked(
+        source = SourceOptions(
             predictions=predictions,
             instances=tuple(instance or ()),
-            model_name=model_name,
             model=model,
-            threads=threads or len(os.sched_getaffinity(0)),
             stack=stack,
+            agent=agent_options(option or []),
+            model_name=model_name,
+            threads=threads or len(os.sched_getaffinity(0)),
+            at_once=at_once,
+            cache=completions_cache,
+            call_timeout_s=call_timeout,
             store=store,
             tenant=tenant,
             slo_s=slo,
-            options=_agent_options(option or []),
-            cache=completions_cache,
-            call_timeout_s=call_timeout,
-            at_once=at_once,
         )
-        _check_one_source(asked)
         counted_by = _measure(measure)
         every = read_questions(questions)
         chosen = choose_questions(every, ids=ids, sample=sample, seed=seed, limit=limit)
+        urls = {question.id: database_url(question, databases) for question in chosen}
         limits = ExecutionLimits(timeout_s=timeout, gold_timeout_s=gold_timeout, max_rows=max_rows)
         known = read_run(against)[0] if against is not None else None
-        records = run(_evaluate(questions, every, chosen, databases, asked, limits, out_folder))
-        summary = summarise(records, counted_by)
+        records = run(
+            _evaluate(questions, every, chosen, urls, source, limits, out_folder, counted_by)
+        )
         comparison = None
         if known is not None:
             comparison = compare({item.id: item for item in records}, known)
-            summary["against"] = {"folder": str(against), **comparison}
-        report = partial(
-            markdown_report,
-            summary,
-            records,
-            title=f"Evaluation of {questions.name}",
-            comparison=comparison,
-            against=str(against),
-        )
+    summary = summarise(records, counted_by)
+    title, other = f"Evaluation of {questions.name}", str(against)
     if out_folder is not None:
-        (out_folder / "report.md").write_text(report(), encoding="utf-8")
+        report = markdown_report(
+            summary, records, title=title, comparison=comparison, against=other
+        )
+        (out_folder / "report.md").write_text(report, encoding="utf-8")
         err.print(f"Report: {out_folder / 'report.md'}", highlight=False)
     if as_json:
-        print_json(summary)
+        print_json({**summary, "against": comparison})
     else:
-        out.print(Markdown(report(wrong_shown=0)))
+        shown = markdown_report(
+            summary, records, title=title, comparison=comparison, against=other, wrong_shown=0
+        )
+        out.print(Markdown(shown))
 
 
 def compare_command(
@@ -191,123 +162,24 @@ async def _evaluate(
     file: Path,
     every: Sequence[GoldQuestion],
     chosen: Sequence[GoldQuestion],
-    databases: str,
-    asked: _Asked,
+    urls: dict[str, str],
+    options: SourceOptions,
     limits: ExecutionLimits,
     folder: Path | None,
+    measure: Measure,
 ) -> tuple[QuestionRecord, ...]:
-    urls = {question.id: database_url(question, databases) for question in chosen}
-    async with _source(asked, every) as (source, described), Executor(limits) as executor:
+    async with open_source(options, every) as (source, described), Executor(limits) as executor:
         log = AnswerLog(folder, configuration(questions=file, source=described, limits=limits))
-        with _progress() as tell:
+        with _progress(measure) as tell:
             return await evaluate(
                 chosen,
                 urls=urls,
                 source=source,
                 executor=executor,
                 log=log,
-                at_once=asked.at_once,
+                at_once=options.at_once,
                 on_progress=tell,
             )
-
-
-@asynccontextmanager
-async def _source(
-    asked: _Asked, questions: Sequence[GoldQuestion]
-) -> AsyncIterator[tuple[AnswerSource, dict[str, Any]]]:
-    """What answers, and all of it that an answer depends on."""
-    if asked.predictions is not None:
-        statements = read_predictions(asked.predictions, questions)
-        yield Predictions(statements), {"predictions": digest_of(asked.predictions)}
-    elif asked.stack:
-        from hexprefect.commands.evaluate_stack import Stack
-
-        stack = Stack(store_url=asked.store, tenant=asked.tenant, slo_s=asked.slo_s)
-        yield stack, {"stack": {"tenant": asked.tenant, "slo_s": asked.slo_s}}
-    else:
-        async with _agent(asked) as (agent, model):
-            described = {
-                "model": model,
-                "options": asdict(asked.options),
-                "agent": agent_fingerprint(),
-            }
-            yield agent, described
-
-
-@asynccontextmanager
-async def _agent(asked: _Asked) -> AsyncIterator[tuple[Agent, str]]:
-    from hexprefect.instances.client import InstanceClient
-
-    async with InstanceClient() as client, _endpoints(client, asked) as endpoints:
-        name = endpoints[0].model
-        complete: Any = LeastBusy(client, endpoints, timeout_s=asked.call_timeout_s)
-        if asked.cache is not None:
-            complete = CachedCompletions(complete, asked.cache, name)
-        async with Agent(complete, asked.options) as agent:
-            yield agent, name
-
-
-@asynccontextmanager
-async def _endpoints(client: Any, asked: _Asked) -> AsyncIterator[tuple[Any, ...]]:
-    if asked.instances:
-        yield await endpoints_at(client, asked.instances, model=asked.model_name)
-        return
-    from hexprefect.instances.local_model import ensure_model_async, find_model
-    from hexprefect.instances.local_server import LocalServer
-
-    assert asked.model is not None, "exactly one source was asked for"
-    model = find_model(asked.model)
-    path = await ensure_model_async(model)
-    server = LocalServer(
-        "local",
-        path,
-        threads=asked.threads,
-        slots=asked.at_once,
-        context_tokens=_CONTEXT_TOKENS,
-        model_name=model.model_name,
-    )
-    async with server as endpoint:
-        yield (endpoint,)
-
-
-def _check_one_source(asked: _Asked) -> None:
-    given = {
-        "--predictions": asked.predictions is not None,
-        "--instance": bool(asked.instances),
-        "--model": asked.model is not None,
-        "--stack": asked.stack,
-    }
-    named = [name for name, is_given in given.items() if is_given]
-    if len(named) != 1:
-        raise CallerMistake(
-            f"Answers come from {' and '.join(named) or 'nowhere'}.",
-            remedy=f"Give exactly one of {', '.join(given)}.",
-        )
-
-
-def _agent_options(given: Sequence[str]) -> AgentOptions:
-    """Options written `name=value`.
-
-    Raises:
-        CallerMistake: there is no such option, or its value is out of range.
-    """
-    known = [item.name for item in fields(AgentOptions)]
-    values: dict[str, str] = {}
-    for text in given:
-        name, separator, value = text.partition("=")
-        if not separator or name not in known:
-            raise CallerMistake(
-                f"The agent has no option {text!r}.",
-                remedy=f"Write name=value with one of: {', '.join(known)}.",
-            )
-        values[name] = value
-    try:
-        return TypeAdapter(AgentOptions).validate_python(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise CallerMistake(
-            f"The option {'.'.join(map(str, first['loc']))} of the agent: {first['msg']}."
-        ) from error
 
 
 def _measure(name: str) -> Measure:
@@ -320,7 +192,7 @@ def _measure(name: str) -> Measure:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int, QuestionRecord | None], None]]:
+def _progress(measure: Measure) -> Iterator[Callable[[int, int, QuestionRecord | None], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     right = judged = 0
     with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as shown:
@@ -330,7 +202,7 @@ def _progress() -> Iterator[Callable[[int, int, QuestionRecord | None], None]]:
             nonlocal right, judged
             if newest is not None:
                 judged += newest.verdict.is_judged
-                right += newest.verdict.spider_execution
+                right += newest.verdict.right(measure)
                 share = f" {right}/{judged} right" if judged else ""
                 shown.update(task, description=f"Evaluating{share}")
             shown.update(task, completed=done, total=of)

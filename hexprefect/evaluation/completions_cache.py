@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
+import uuid
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def _read(path: Path) -> Completion | None:
 
 def _write(path: Path, completion: Completion) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(f".{os.getpid()}.tmp")
+    unfinished = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
     unfinished.write_text(
         json.dumps(asdict(completion), ensure_ascii=False, default=str), encoding="utf-8"
     )

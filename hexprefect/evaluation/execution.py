@@ -28,7 +28,7 @@ from hexprefect.text2sql.schema import Schema
 
 _LONGEST_VALUE = 32_000_000
 _KEPT_RESULTS = 512
-_KEPT_CELLS = 100_000
+_KEPT_CELLS = 10_000
 """A larger result is not kept: it is run again where it is needed again."""
 
 Trouble = Literal["refused", "error", "timeout", "too large"]

@@ -165,7 +165,7 @@ async def _final_verdict(attempt: Attempt, judge: _Judge) -> Verdict:
     proposed = next((item.sql for item in attempt.candidates if item.sql is not None), None)
     verdict = await judge(proposed)
     if verdict.cause in _NOT_RUN:
-        # Not run means not right: what the guard refuses Spider's forms may still have run.
+        # There was no answer: nothing of it is right, even where Spider's form of it would run.
         return Verdict(cause=verdict.cause, problem=verdict.problem)
     return Verdict(cause="no statement", problem=attempt.reason)
 
