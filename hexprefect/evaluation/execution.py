@@ -118,9 +118,7 @@ class Executor:
             return self._known[key]
         database = await self._database(url, is_gold=is_gold)
         outcome = await _run(database, sql, is_gold=is_gold)
-        # A database that was busy may not be the next time.
-        cells = sum(len(row) for row in outcome.rows or ())
-        if cells <= _KEPT_CELLS and outcome.trouble != "timeout":
+        if sum(len(row) for row in outcome.rows or ()) <= _KEPT_CELLS:
             self._known[key] = outcome
             while len(self._known) > _KEPT_RESULTS:
                 self._known.popitem(last=False)

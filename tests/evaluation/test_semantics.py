@@ -108,7 +108,7 @@ class TestBirdSoftF1:
 
 
 class TestSpiderExecution:
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=150, deadline=None)
     @given(results(), results(), st.booleans())
     def test_it_is_what_trying_every_order_gives(
         self, ours: list[Row], theirs: list[Row], order_matters: bool
@@ -116,7 +116,7 @@ class TestSpiderExecution:
         expected = spider_by_definition(ours, theirs, order_matters)
         assert spider_execution(ours, theirs, order_matters=order_matters) == expected
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=150, deadline=None)
     @given(results(least_rows=2), st.data())
     def test_near_misses_are_judged_as_trying_every_order_does(
         self, rows: list[Row], data: Any

@@ -33,7 +33,7 @@ def test_without_questions_nothing_is_known() -> None:
 
 
 @settings(deadline=None)
-@given(st.integers(0, 9), st.integers(0, 9))
+@given(st.integers(0, 7), st.integers(0, 7))
 def test_p_is_the_share_of_coin_tosses_at_least_as_uneven(wins: int, losses: int) -> None:
     tosses = wins + losses
     uneven = sum(
