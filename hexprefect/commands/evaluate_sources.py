@@ -24,7 +24,7 @@ from hexprefect.instances.client import InstanceClient
 from hexprefect.instances.endpoint import Endpoint
 from hexprefect.instances.local_model import ensure_model_async, find_model
 from hexprefect.instances.local_server import LocalServer
-from hexprefect.text2sql.agent import AgentOptions
+from hexprefect.text2sql import AgentOptions
 
 _CONTEXT_TOKENS = 8192
 """Of a local server, a request: the schema's budget, the question and the answer fit."""

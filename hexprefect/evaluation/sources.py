@@ -14,7 +14,7 @@ from hexprefect.evaluation.gold_names import Names
 from hexprefect.evaluation.metering import Meter
 from hexprefect.evaluation.questions import GoldQuestion
 from hexprefect.evaluation.records import CallRecord
-from hexprefect.text2sql.agent import AgentOptions, answer
+from hexprefect.text2sql import AgentOptions, answer
 from hexprefect.text2sql.candidates import Candidate
 from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.linking import Links

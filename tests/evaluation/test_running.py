@@ -18,7 +18,7 @@ from hexprefect.evaluation.records import QuestionRecord
 from hexprefect.evaluation.running import evaluate
 from hexprefect.evaluation.sources import Agent, AnswerSource, Attempt, Predictions
 from hexprefect.instances.errors import InstanceUnavailable
-from hexprefect.text2sql.agent import AgentOptions
+from hexprefect.text2sql import AgentOptions
 
 QUESTIONS = (
     GoldQuestion("names", 0, "Who is there?", ("SELECT name FROM student",), "school"),
