@@ -6,7 +6,7 @@ over the first request, in the order of urgency, that it would finish clearly so
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 CLEARLY_SOONER = 0.8
@@ -45,17 +45,39 @@ def wait_for_slot(
     return max(queue_delay_s - waiting_s, 0.5 * held_completion_s / slots, 0.0)
 
 
+def is_clearly_sooner(
+    *,
+    wait_there_s: float,
+    completion_there_s: float,
+    completion_here_s: float,
+    clearly: float = CLEARLY_SOONER,
+) -> bool:
+    """Whether an idle slot here would finish a waiting request clearly sooner.
+
+    Args:
+        wait_there_s, completion_there_s: predicted seconds until it would start where it waits, and
+            `t_comp` there.
+        completion_here_s: `t_comp` here.
+        clearly: the fraction of the time there below which the time here counts as clearly sooner.
+    """
+    return completion_here_s < clearly * (wait_there_s + completion_there_s)
+
+
 def choose_reappointment(
-    candidates: Sequence[Movable], *, clearly: float = CLEARLY_SOONER
+    candidates: Iterable[Movable], *, clearly: float = CLEARLY_SOONER
 ) -> str | None:
-    """Id of the first candidate that an idle slot here would finish clearly sooner, or `None`.
+    """Id of the first candidate for which `is_clearly_sooner`, or `None`.
 
     Args:
         candidates: in the order of urgency, over all other instances.
-        clearly: the fraction of the time there below which the time here counts as clearly sooner.
+        clearly: see there.
     """
     for candidate in candidates:
-        there = candidate.wait_there_s + candidate.completion_there_s
-        if candidate.completion_here_s < clearly * there:
+        if is_clearly_sooner(
+            wait_there_s=candidate.wait_there_s,
+            completion_there_s=candidate.completion_there_s,
+            completion_here_s=candidate.completion_here_s,
+            clearly=clearly,
+        ):
             return candidate.id
     return None

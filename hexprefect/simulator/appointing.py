@@ -14,7 +14,11 @@ from functools import partial
 
 from hexprefect.scheduling import Decision, DispatchPolicy, dispatch
 from hexprefect.scheduling.delay import queue_delays, with_delay_caused
-from hexprefect.scheduling.occupancy import Coefficients, completion_seconds_each
+from hexprefect.scheduling.occupancy import (
+    Coefficients,
+    completion_seconds_each,
+    completion_seconds_of,
+)
 from hexprefect.scheduling.placement import place, place_by_clock, place_by_tables
 from hexprefect.scheduling.unrolled import (
     MOST_UNROLLED,
@@ -107,6 +111,20 @@ class Load:
             self.coefficients, request.input_tokens, request.predicted_tokens, cached, others
         )
         return cached, costs, others
+
+    def cost_at(self, request: Request, index: int) -> tuple[int, float]:
+        """What `costs` says of one instance: believed cached tokens, and `t_comp`."""
+        policy = self._policy
+        cached = self.cached(request.call)[index] if policy.prefix_aware else 0
+        others = 0
+        if policy.batch_aware:
+            others = min(self.admitted[index], self.most_beside[index])
+        return cached, completion_seconds_of(
+            self.coefficients[index],
+            request.input_tokens - cached,
+            request.predicted_tokens,
+            others,
+        )
 
 
 def appointing(

@@ -48,7 +48,6 @@ class Engine(EngineMemory):
         "_clock",
         "_context",
         "_decode_s",
-        "_first",
         "_fixed_s",
         "_growth",
         "_head_left",
@@ -56,6 +55,7 @@ class Engine(EngineMemory):
         "_input_s",
         "_phase",
         "_phase_steps",
+        "_plan_prompts",
         "_sequence",
         "_slots",
         "_step",
@@ -77,7 +77,8 @@ class Engine(EngineMemory):
         self._growth = profile.batch_growth
         self._attention = options.attention_s_per_token
         self._by_priority = options.scheduling == "priority"
-        self._first = options.prefill == "first"
+        self._plan_prompts = self._plan_first if options.prefill == "first" else self._plan_chunked
+        """Begins with the first waiting prompt, which may."""
         self._slots = options.slots
         self._step_tokens = options.step_tokens
         self._clock = 0.0
@@ -175,12 +176,16 @@ class Engine(EngineMemory):
     def _end(self, step: int) -> list[EngineJob]:
         """Take off the sequences whose last token is that of `step`."""
         heap = self._heap
+        cache = self._cache
         finished = []
         while heap and heap[0][0] <= step:
             job = heappop(heap)[2]
             grown = step - job.started_step
             self._context -= job.input_tokens + job.generated + grown
-            self._release(job, grown)
+            # `_release`
+            self._used -= job.private_tokens + grown
+            for key, _ in job.pinned:
+                cache[key][1] -= 1
             finished.append(job)
         return finished
 
@@ -205,13 +210,6 @@ class Engine(EngineMemory):
         return [*finished, *ended] if ended else finished
 
     # -- planning ------------------------------------------------------------------------------
-
-    def _plan_prompts(self) -> None:
-        """Begin with the first waiting prompt, which may."""
-        if self._first:
-            self._plan_first()
-        else:
-            self._plan_chunked()
 
     def _plan_first(self) -> None:
         """Prefill the first waiting prompt while the sequences that run stand still."""

@@ -19,8 +19,6 @@ from hexprefect.simulator.facts import expected_output_tokens
 from hexprefect.simulator.tables import VISITS, CallTable, QueryTable, Tables
 from hexprefect.simulator.workload import Query
 
-_LAST_WEIGHT = 1.0 / MOST_REQUESTS
-
 
 class Knowledge:
     """Predictions, learned as requests and queries finish.
@@ -95,22 +93,12 @@ class Knowledge:
 
     def learn_answer(self, call: CallTable) -> None:
         """`StageHistory.after`, for the call's stage and for its stage and database."""
-        finished = self.finished
-        answers = self.answers
-        tokens = call.answer_tokens
         number = call.any_history
-        if finished[number] == MOST_REQUESTS:
-            answers[number] += _LAST_WEIGHT * (tokens - answers[number])
-        else:
-            self._learn_early(number, tokens)
-        own = call.own_history
-        if own != number:
-            if finished[own] == MOST_REQUESTS:
-                answers[own] += _LAST_WEIGHT * (tokens - answers[own])
-            else:
-                self._learn_early(own, tokens)
+        self._learn(number, call.answer_tokens)
+        if call.own_history != number:
+            self._learn(call.own_history, call.answer_tokens)
 
-    def _learn_early(self, number: int, tokens: float) -> None:
+    def _learn(self, number: int, tokens: float) -> None:
         count = self.finished[number]
         # What was expected of the stage counts for nothing once a request has finished.
         mean = self.answers[number] if count else 0.0

@@ -11,7 +11,7 @@ from hexprefect.scheduling.order import Order
 DispatchRule = Literal[
     "round-robin", "least-loaded", "power-of-two", "paper", "normalised", "shortest-wait"
 ]
-Backlog = Literal["cost", "per-slot", "occupancy", "clock", "ever-growing"]
+Backlog = Literal["cost", "occupancy", "clock", "ever-growing"]
 
 
 class UnknownPolicy(HexprefectError):
@@ -44,9 +44,9 @@ class Policy:
     """Whether KV memory is reserved at admission for the prompt and the predicted answer; else the
     engine takes everything at once and queues it itself, first come, first served."""
     backlog: Backlog = "cost"
-    """What `t_queue` is: the sum over unfinished requests of `t_comp`, that sum divided by the
-    requests the instance runs at once, the sum of their shares of the engine, or a clock of those
-    shares, which runs down (`scheduling.delay`)."""
+    """What `t_queue` is: the sum over unfinished requests of `t_comp`, the sum of their shares of
+    the engine, or a clock of those shares, which runs down (`scheduling.delay`); `ever-growing` is
+    the sum of `t_comp` from which nothing is taken off again."""
     prefix_aware: bool = False
     """Whether `t_comp` counts only the uncached part of the prompt."""
     batch_aware: bool = False

@@ -72,15 +72,17 @@ class Simulation:
         self.laws = Laws(self) if check_laws else None
         self._appoint = appointing(policy, self.load, seed=seed, decisions=self.decisions)
         self._key = order_key_of(policy)
+        self._place_in_order = self._key if policy.late_penalty is None else self._key_put_off
+        """Gives a request its key."""
         self._next_at = [inf] * number
         self._queries = 0
         self._requests = 0
         # What the policy asks for, where it is asked for each request.
+        self._admitted = admitted
         self._busy_until = self.load.busy_until
         self._queue_s = self.load.queue_s
         self._unfinished = self.load.unfinished
         self._counts_shares = policy.backlog in ("occupancy", "clock")
-        self._per_slot = policy.backlog == "per-slot"
         self._late_penalty = policy.late_penalty
         self._reserves = policy.reserves
         self._takes_off = policy.backlog != "ever-growing"
@@ -190,10 +192,14 @@ class Simulation:
             request.remaining_s = mean_s + knowledge.predicted_left(call.remaining)
         if self.laws is not None:
             self.laws.submitted(request)
-        self._enqueue(request, self._appoint(request, now))
+        appointed = self._appoint(request, now)
+        self._enqueue(request, appointed)
+        if self._waiting and self._admitted[appointed] < self.instances[appointed].depth:
+            self._admit(appointed)
 
     def _enqueue(self, request: Request, appointed: int) -> None:
-        """Give the request its place in the queue of the instance it is appointed to."""
+        """Give the request its place in the queue of the instance it is appointed to, or start it
+        there if nobody waits and it fits."""
         instance = self.instances[appointed]
         if request.input_tokens + request.output_tokens > instance.most_tokens:
             self._too_long(request, instance)
@@ -214,22 +220,18 @@ class Simulation:
             if instance.by_priority:
                 request.priority = self._place_in_order(request)
             self._start(request)
-            if self._reappoints and self._waiting:
-                self._admit(appointed)
             return
         key = self._place_in_order(request)
         request.entry = entry = (key, request.ready_at, request.number, request)
         insort(queue, entry)
         self._waiting += 1
         self.load.waiting_s[appointed] += request.work_s
-        self._admit(appointed)
 
-    def _place_in_order(self, request: Request) -> float:
+    def _key_put_off(self, request: Request) -> float:
         """Its key; put off where it cannot be in time any more."""
         key = self._key(request)
         penalty = self._late_penalty
-        if penalty is None:
-            return key
+        assert penalty is not None
         run = request.run
         request.last_chance = last_chance(
             deadline=run.deadline, remaining_s=self.policy.stretch * request.remaining_s
@@ -250,8 +252,6 @@ class Simulation:
                 + each_input * (request.input_tokens - request.cached_tokens)
                 + each_output * request.predicted_tokens
             )
-        elif self._per_slot:
-            work_s = request.completion_s / instance.depth
         else:
             work_s = request.completion_s
         request.work_s = work_s
@@ -278,7 +278,7 @@ class Simulation:
                 self._reappoints
                 and self._waiting
                 and not instance.queue
-                and instance.admitted < instance.depth
+                and self._admitted[index] < instance.depth
                 and self._take_over(index)
             ):
                 return
@@ -317,7 +317,7 @@ class Simulation:
         instance.finished(request)
         if self._reappoints:
             held_s = self.load.held_s
-            held_s[index] = held_s[index] - request.completion_s if instance.admitted else 0.0
+            held_s[index] = held_s[index] - request.completion_s if self._admitted[index] else 0.0
         run.attained_s += request.completion_s
         self.knowledge.learn_answer(request.call)
         if self.laws is not None:

@@ -1,14 +1,17 @@
 """The tuner: α alone, as the paper has it, or α with the order and the admission depth.
 
-A window of queries is replayed for each point of a grid, then of a finer grid around the best. Two
-laws hold: the choice is never worse than round-robin on the window, and the same window and seeds
-give the same choice.
+A window of queries is replayed for each point of a grid, then of a finer grid around the best. The
+points of a grid race: after each seed of the arrivals the worse of them drop out, so that most of
+the time goes to those that may still win (successive halving, as Jamieson and Talwalkar, arXiv
+1502.07943). Three laws hold: the choice is never worse than round-robin on the window, nor than any
+other point that ran with all seeds; and the same window and seeds give the same choice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import ceil
 from statistics import fmean
 from typing import Any, Literal, get_args
 
@@ -28,6 +31,10 @@ _COARSE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
 _FINE = (-0.03, -0.02, -0.01, 0.01, 0.02, 0.03)
 _ROUNDS = 2
 
+_KEPT = 0.4
+"""Share of the points of a race that run with the next seed, too. On 28 windows of 100 queries 0.4
+lost 0.04 % of the best P95 of a grid on average and 0.6 % once, as 0.5 to 0.7 did."""
+
 
 class CannotTune(HexprefectError):
     """The request for tuning makes no sense."""
@@ -35,13 +42,16 @@ class CannotTune(HexprefectError):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One policy of the search, and its figures on the window: means over the seeds."""
+    """One policy of the search, and its figures on the window: means over the seeds that it ran
+    with."""
 
     policy: Policy
     p95_s: float
     mean_s: float
     slo_attainment: float
     throughput_qps: float
+    seeds: int
+    """Of the arrivals: fewer than were asked for where it dropped out of the race."""
 
     def cost(self, objective: Objective) -> tuple[float, float]:
         """What the search minimises; the second number decides ties."""
@@ -68,6 +78,7 @@ class Point:
             "mean_s": self.mean_s,
             "slo_attainment": self.slo_attainment,
             "throughput_qps": self.throughput_qps,
+            "seeds": self.seeds,
         }
 
 
@@ -120,7 +131,7 @@ def tune(
             twice around.
         orders: those that may be chosen; a store can keep its queues in some only.
         cores: processes at once.
-        progress: called with every point.
+        progress: called with every point, again when it has run with one more seed.
 
     Raises:
         CannotTune: when the policy has no α, or the grid or the seeds are empty.
@@ -133,14 +144,14 @@ def tune(
     if not alphas or not seeds or not all(0 <= alpha <= 1 for alpha in alphas):
         raise CannotTune("tuning needs at least one seed, and values of α between 0 and 1")
     search = _Search(window, objective, tuple(seeds), orders, cores, progress)
-    round_robin = search.measure([POLICIES["rr-fcfs"]])[0]
+    [round_robin] = search.measure([POLICIES["rr-fcfs"]], seeds=len(seeds))
     if jointly:
-        best = search.around(replace(window.policy, alpha=window.policy.alpha))
+        best = search.around(window.policy)
     else:
-        best = search.best(replace(window.policy, alpha=alpha) for alpha in alphas)
+        best = search.race([replace(window.policy, alpha=alpha) for alpha in alphas])
     near = (round(best.policy.alpha + step, 3) for step in _FINE)
-    best = search.best(
-        [best.policy, *(replace(best.policy, alpha=alpha) for alpha in near if 0 <= alpha <= 1)]
+    best = search.challenge(
+        best, [replace(best.policy, alpha=alpha) for alpha in near if 0 <= alpha <= 1]
     )
     if round_robin.cost(objective) < best.cost(objective):
         best = round_robin
@@ -165,45 +176,56 @@ class _Search:
         self._orders = orders
         self._cores = cores
         self._progress = progress
-        self._known: dict[Policy, Point] = {}
+        self._runs: dict[Policy, list[Summary]] = {}
+        """One for each seed that a policy ran with, in their order."""
 
     @property
     def points(self) -> Iterable[Point]:
         """Everything measured, in order."""
-        return self._known.values()
+        return [_mean_point(policy, runs) for policy, runs in self._runs.items()]
 
-    def measure(self, policies: Iterable[Policy]) -> list[Point]:
-        """The figures of policies, in order."""
-        wanted = list(policies)
-        new = [policy for policy in dict.fromkeys(wanted) if policy not in self._known]
-        measured = measure_all(
-            (
-                replace(self._window, policy=policy, seed=seed)
-                for policy in new
-                for seed in self._seeds
-            ),
-            cores=self._cores,
-        )
-        summaries = iter(measured)
-        for policy in new:
-            point = _mean_point(policy, [next(summaries).summary for _ in self._seeds])
-            self._known[policy] = point
-            if self._progress is not None:
-                self._progress(point)
-        return [self._known[policy] for policy in wanted]
+    def measure(self, policies: Collection[Policy], *, seeds: int) -> list[Point]:
+        """The figures of policies with the first seeds, in order; nothing runs twice."""
+        missing = [
+            replace(self._window, policy=policy, seed=seed)
+            for policy in dict.fromkeys(policies)
+            for seed in self._seeds[len(self._runs.get(policy, ())) : seeds]
+        ]
+        for run in measure_all(missing, cores=self._cores):
+            self._runs.setdefault(run.experiment.policy, []).append(run.summary)
+        points = [_mean_point(policy, self._runs[policy][:seeds]) for policy in policies]
+        if self._progress is not None:
+            new = {experiment.policy for experiment in missing}
+            for point in points:
+                if point.policy in new:
+                    self._progress(point)
+        return points
 
-    def best(self, policies: Iterable[Policy]) -> Point:
-        """The best of some policies; the first of equals."""
-        return min(self.measure(policies), key=lambda point: point.cost(self._objective))
+    def race(self, policies: Collection[Policy]) -> Point:
+        """The best of some policies with all seeds; the first of equals. After each seed the worse
+        part of them drops out."""
+        racing = list(dict.fromkeys(policies))
+        for seeds in range(1, len(self._seeds)):
+            points = sorted(self.measure(racing, seeds=seeds), key=self._cost)
+            racing = [point.policy for point in points[: ceil(_KEPT * len(points))]]
+        return min(self.measure(racing, seeds=len(self._seeds)), key=self._cost)
+
+    def challenge(self, best: Point, policies: Collection[Policy]) -> Point:
+        """`best`, unless one of some policies is better with all seeds."""
+        others = [policy for policy in policies if policy != best.policy]
+        return min(best, self.race(others), key=self._cost) if others else best
+
+    def _cost(self, point: Point) -> tuple[float, float]:
+        return point.cost(self._objective)
 
     def around(self, policy: Policy) -> Point:
         """One dimension after the other, each at its best given the others."""
-        best = self.best([policy])
+        best = self.race([policy])
         for _ in range(_ROUNDS):
             before = best
             for options in (_depths, _overloads, _order_options, _alphas):
                 tried = [each for each in options(best.policy) if each.order in self._orders]
-                best = self.best([best.policy, *tried])
+                best = self.challenge(best, tried)
             if best is before:
                 break
         return best
@@ -240,4 +262,5 @@ def _mean_point(policy: Policy, summaries: Sequence[Summary]) -> Point:
         mean_s=fmean(each["mean_s"] for each in figures),
         slo_attainment=fmean(each["slo_attainment"] for each in figures),
         throughput_qps=fmean(each["throughput_qps"] for each in figures),
+        seeds=len(summaries),
     )

@@ -56,13 +56,6 @@ POLICIES = {
             "prefix_aware": True,
         },
         "remaining": {"order": "remaining", "ageing": 0.1, "slowdown": 2.0},
-        "per-slot": {
-            "backlog": "per-slot",
-            "prefix_aware": True,
-            "batch_aware": True,
-            "engine_priority": True,
-            "reappoints": True,
-        },
         "clock": OURS,
         "clock-fast": {**OURS, "alpha": 0.9},
         "clock-reappoints": {**OURS, "reappoints": True},
