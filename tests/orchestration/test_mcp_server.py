@@ -1,0 +1,179 @@
+"""`hexprefect mcp` as a program uses it: a real process, a session over its stdio."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.client.orchestration import PrefectClient
+
+from hexprefect.blocks import Text2SQLDatabase
+from hexprefect.demo.shop import build_shop
+from hexprefect.flows.text2sql import ask
+from hexprefect.instances.emulator import Computed, Emulator, Generation
+from hexprefect.instances.profiles import default_profile
+from hexprefect.mcp_server import MOST_ROWS, status_of
+from hexprefect.store import InstanceSpec, Store, upgrade
+from hexprefect.store import queries as move_query
+from hexprefect.store.fleet import enter_instance
+from hexprefect.store.values import NewQuery
+from tests.orchestration.conftest import PrefectServer
+
+mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
+
+pytestmark = [pytest.mark.usefixtures("seen_by_prefect"), pytest.mark.timeout(180)]
+
+CALL_TIMEOUT_S = 120.0
+
+
+def sql_writer(generation: Generation) -> str:
+    if "JSON object" in generation.text.rsplit("Question:", 1)[-1]:
+        return '{"tables": ["customer"], "columns": ["customer.id"], "values": []}'
+    return "```sql\nSELECT COUNT(*) AS n FROM customer\n```"
+
+
+@pytest.fixture
+async def store_url(tmp_path: Path) -> AsyncIterator[str]:
+    """A store with one instance that writes SQL, and a database block called `mcp-shop`."""
+    url = f"sqlite:///{tmp_path / 'store.sqlite'}"
+    upgrade(url)
+    shop = await asyncio.to_thread(build_shop, tmp_path / "shop.sqlite")
+    block = Text2SQLDatabase(url=f"sqlite:///{shop}")
+    await block.save("mcp-shop", overwrite=True)
+    writer = Computed(sql_writer)
+    async with Emulator.serve(profile="a100", name="gpu", time_scale=400.0, content=writer) as gpu:
+        store = Store(url)
+        profile = default_profile("a100")
+        spec = InstanceSpec("gpu", gpu.url, profile, 2, model=gpu.model, speaks="vllm")
+        store.transact(lambda tx: enter_instance(tx, spec))
+        store.close()
+        yield url
+
+
+@asynccontextmanager
+async def session(server: PrefectServer, store_url: str, *more: str) -> AsyncIterator[Any]:
+    """A client of `hexprefect mcp`, with what a client's configuration file would say."""
+    command = mcp.StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "hexprefect", "mcp", "--store", store_url, *more],
+        env={**os.environ, **server.environment},
+    )
+    async with (
+        mcp.stdio_client(command) as (read, write),
+        mcp.ClientSession(read, write) as client,
+    ):
+        await client.initialize()
+        yield client
+
+
+async def call(client: Any, tool: str, **arguments: Any) -> Any:
+    """What a tool returns; an error as its words."""
+    result = await asyncio.wait_for(client.call_tool(tool, arguments), CALL_TIMEOUT_S)
+    if result.is_error:
+        return " ".join(part.text for part in result.content)
+    return result.structured_content
+
+
+@pytest.fixture
+async def deployed(prefect_client: PrefectClient) -> AsyncIterator[None]:
+    """The deployment `text2sql/ask`, which nobody has begun to serve."""
+    flow_id = await prefect_client.create_flow(ask)
+    deployment = await prefect_client.create_deployment(
+        flow_id,
+        name="ask",
+        entrypoint="flows/text2sql.py:ask",
+        path=str(Path(__file__).parents[2]),
+        parameter_openapi_schema=ask.parameters.model_dump(),
+    )
+    yield
+    await prefect_client.delete_deployment(deployment)
+
+
+async def test_the_tools_say_what_they_take(
+    prefect_server: PrefectServer, store_url: str, deployed: None
+) -> None:
+    async with session(prefect_server, store_url) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) == {"list_databases", "ask_database", "query_status"}
+        for tool in tools.values():
+            assert tool.description
+            for name, shown in tool.input_schema["properties"].items():
+                assert shown.get("description"), f"{tool.name}({name})"
+        asked = tools["ask_database"].input_schema
+        assert set(asked["required"]) == {"question", "database"}
+
+        listed = (await call(client, "list_databases"))["result"]
+        assert {"name": "mcp-shop", "kind": "block"} in listed
+        assert {"name": "demo", "kind": "demo"} in listed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"question": "How many?", "database": "nobody"}, "mcp-shop"),
+        ({"question": "How many?", "database": "sqlite:////etc/passwd"}, "Use one of"),
+        ({"question": "How many?", "database": "env:PREFECT_API_KEY"}, "Use one of"),
+        ({"question": " ", "database": "demo"}, "empty"),
+        ({"question": "How many?", "database": "demo", "slo_s": -1}, "greater than 0"),
+    ],
+)
+async def test_a_mistake_is_told_with_the_way_out(
+    prefect_server: PrefectServer, store_url: str, arguments: dict[str, Any], said: str
+) -> None:
+    async with session(prefect_server, store_url) as client:
+        assert said in await call(client, "ask_database", **arguments)
+
+
+async def test_a_query_of_another_tenant_is_not_told(
+    prefect_server: PrefectServer, store_url: str
+) -> None:
+    store = Store(store_url)
+    query = NewQuery("theirs", "default", "shop", 60.0, store.now(), "What do they earn?")
+    store.transact(lambda tx: move_query.register_query(tx, query))
+    store.close()
+    async with session(prefect_server, store_url) as client:
+        assert (await call(client, "query_status", id="theirs"))["question"] == query.question
+    async with session(prefect_server, store_url, "--tenant", "another") as client:
+        assert "no query" in await call(client, "query_status", id="theirs")
+        assert "no query" in await call(client, "query_status", id="nowhere")
+
+
+async def test_a_question_that_nobody_takes_is_still_known_when_it_is_due(
+    prefect_server: PrefectServer, store_url: str, deployed: None
+) -> None:
+    async with session(prefect_server, store_url) as client:
+        told = await call(client, "ask_database", question="How many?", database="demo", slo_s=0.5)
+        assert told["state"] == "waiting"
+        assert told["id"]
+
+
+def test_a_long_answer_says_that_there_is_more() -> None:
+    answer = {"rows": [[number] for number in range(MOST_ROWS + 1)], "columns": ["n"]}
+    record = {
+        "id": "q", "state": "answered", "question": "Which?", "sql": "SELECT 1",
+        "answer": answer, "reason": None,
+    }  # fmt: skip
+    told = status_of(record)
+    assert (len(told.rows), told.truncated) == (MOST_ROWS, True)
+    assert json.loads(told.model_dump_json())["rows"][0] == [0]
+
+
+def test_without_a_prefect_server_it_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from typer.testing import CliRunner
+
+    from hexprefect.cli import app
+
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    ended = CliRunner().invoke(app, ["mcp"])
+    assert ended.exit_code == 2
+    assert "PREFECT_API_URL" in ended.output
