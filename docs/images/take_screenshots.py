@@ -17,7 +17,7 @@ from hexprefect.embedded.folders import Folders
 from hexprefect.embedded.stack import RunningStack, embedded_stack
 
 IMAGES = Path(__file__).parent
-REPORT = "shop_daily"
+REPORT, ARCHIVE = "shop_daily", "shop-daily"
 
 
 async def main() -> None:
@@ -63,7 +63,7 @@ async def report(stack: RunningStack) -> Path:
     """Run a shipped report; its document."""
     run = ("deployment", "run", "sql-report/nightly", "-p", f"report={REPORT}", "--watch")
     await stack.prefect(*run, timeout_s=900)
-    return max((stack.folders.state / "reports" / REPORT).glob("*/report.html"))
+    return max((stack.folders.state / "reports" / ARCHIVE).glob("*/report.html"))
 
 
 if __name__ == "__main__":

@@ -183,6 +183,16 @@ def _vllm(arguments: Sequence[str], complete: bool) -> None:
             raise Mistyped(f"vllm serve {word} is no option that our launched servers use")
 
 
+def _git(arguments: Sequence[str], complete: bool) -> None:
+    if not arguments or arguments[0] != "clone" or len(arguments) != 3:
+        raise Mistyped("of git, the docs need clone ADDRESS FOLDER alone")
+
+
+def _cd(arguments: Sequence[str], complete: bool) -> None:
+    if len(arguments) != 1:
+        raise Mistyped("cd where?")
+
+
 _PARSERS: dict[str, Callable[[Sequence[str], bool], None]] = {
     "hexprefect": _hexprefect,
     "prefect": _prefect,
@@ -191,4 +201,6 @@ _PARSERS: dict[str, Callable[[Sequence[str], bool], None]] = {
     "pip": _pip,
     "python": _python,
     "vllm": _vllm,
+    "git": _git,
+    "cd": _cd,
 }

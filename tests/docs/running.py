@@ -39,6 +39,10 @@ _QUICK = (
     *("--models", "llama-3.1-70b", "--policy", "rr-fcfs,hexprefect"),
 )
 
+_NEWCOMER = Run(
+    "elsewhere", test="tests/docs/test_newcomer.py", mentions=("quickstart.md", "git clone")
+)
+
 RUNS: dict[str, Run] = {
     "hexprefect queries": Run("here"),
     "hexprefect instances": Run("here"),
@@ -80,6 +84,11 @@ RUNS: dict[str, Run] = {
     "prefect deployment run": Run("live"),
     "prefect work-pool create": Run("live"),
     "prefect worker start": Run("serving", expect="started"),
+    "git clone": _NEWCOMER,
+    "cd": _NEWCOMER,
+    "hexprefect mcp": Run(
+        "elsewhere", test="tests/orchestration/test_mcp_server.py", mentions=('"mcp"', "--store")
+    ),
     "vllm serve": Run(
         "elsewhere",
         test="tests/instances/test_vllm_server.py",

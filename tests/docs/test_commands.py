@@ -173,27 +173,29 @@ def type_it(
     return typed
 
 
-def meant(word: str) -> str:
-    """A word of the docs that stands for another one."""
-    return {"ID": "answered"}.get(word, word)
+def meant(word: str, store_url: str) -> str:
+    """A word of the docs, or what the reader has in its place."""
+    return {"ID": "answered", "sqlite:////absolute/store.sqlite": store_url}.get(word, word)
 
 
 @pytest.mark.parametrize("command", in_process("here"))
-def test_it_does_what_it_is_told(command: Command, type_it: Callable[[list[str]], str]) -> None:
-    obeys(command, type_it)
+def test_it_does_what_it_is_told(
+    command: Command, type_it: Callable[[list[str]], str], store_url: str
+) -> None:
+    obeys(command, type_it, store_url)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", in_process("slow"))
 def test_it_does_also_what_takes_long(
-    command: Command, type_it: Callable[[list[str]], str]
+    command: Command, type_it: Callable[[list[str]], str], store_url: str
 ) -> None:
-    obeys(command, type_it)
+    obeys(command, type_it, store_url)
 
 
-def obeys(command: Command, type_it: Callable[[list[str]], str]) -> None:
+def obeys(command: Command, type_it: Callable[[list[str]], str], store_url: str) -> None:
     """The command ends well, and says something; with `--json`, one JSON value."""
-    words = [meant(word) for word in command.words[1:]]
+    words = [meant(word, store_url) for word in command.words[1:]]
     if not command.fenced and len(words) == 1:
         type_it([*words, "--help"])
         return

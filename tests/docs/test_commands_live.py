@@ -12,8 +12,8 @@ import pty
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psycopg
@@ -27,6 +27,7 @@ from sqlalchemy.engine import make_url
 from hexprefect.demo.shop import build_shop
 from hexprefect.embedded.children import free_port
 from tests.docs.commands_in_docs import REPOSITORY, Command, all_commands
+from tests.docs.parsing import Mistyped, parse
 from tests.docs.running import how, unique
 from tests.integration.test_deployments import running_stack
 
@@ -121,7 +122,21 @@ def meant(command: Command, replaced: Mapping[str, str]) -> str:
 
 def complete(command: Command) -> bool:
     """Whether it can be typed: in the prose, a bare name or an ellipsis stands for a longer one."""
-    return command.fenced or ("…" not in command.text and len(command.words) > 3)
+    if command.fenced:
+        return True
+    try:
+        parse(replace(command, fenced=True))
+    except Mistyped:
+        return False
+    return "…" not in command.text and len(command.words) > 2
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """What is typed can be interrupted, although who runs the tests may have left that off."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -160,6 +175,7 @@ async def test_every_command_of_the_docs_works(
         "sqlite:////absolute/path.sqlite": f"sqlite:///{own}",
         "postgresql://reader@host/shop": f"'{shop_on_postgresql}'",
         '"…"': f'"{QUESTION}"',
+        "/data/questions.csv": str(folder / "questions.csv"),
         "9464": str(free_port()),
     }
     wrong = []
