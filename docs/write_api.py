@@ -56,7 +56,11 @@ def page() -> str:
         module, name = flow.split(".")
         loaded = importlib.import_module(f"hexprefect.flows.{module}")
         parts.extend(entry(flow, getattr(loaded, name).fn))
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).rstrip() + "\n"
+    text = "\n".join(parts)
+    # One empty line between paragraphs; examples keep theirs.
+    outside = re.split(r"(^```.*?^```)", text, flags=re.DOTALL | re.MULTILINE)
+    outside[::2] = [re.sub(r"\n{3,}", "\n\n", part) for part in outside[::2]]
+    return "".join(outside).rstrip() + "\n"
 
 
 def entry(name: str, thing: Any) -> Iterator[str]:

@@ -85,12 +85,12 @@ class PrefectPages:
         await self.page.get_by_role("button", name="Submit").click()
         await self.page.wait_for_url(re.compile(r"/deployments/deployment/[0-9a-f-]+(\?.*)?$"))
 
-    async def follow_flow_run(self, name: str) -> str:
+    async def follow_flow_run(self, name: str, *, timeout_s: float = TIMEOUT_MS / 1000) -> str:
         """Open the flow run of this name and stay until it ends; the name of its last state."""
         await self.page.get_by_role("link", name=name).first.click()
         await self.page.wait_for_url("**/runs/flow-run/**")
         state = self.page.locator(".state-badge").filter(has_text=STATES).first
-        await state.wait_for()
+        await state.wait_for(timeout=1000 * timeout_s)
         return (await state.inner_text()).strip()
 
     async def open_artifacts(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from docs.images.prefect_pages import PrefectPages, browser_page, find_chromium
-from hexprefect.commands.demo import DEFAULT_QUESTION
+from hexprefect.commands.demo import ANSWER_TIMEOUT_S, DEFAULT_QUESTION
 from hexprefect.embedded.folders import Folders
 from hexprefect.embedded.stack import RunningStack, embedded_stack
 
@@ -49,7 +49,7 @@ async def ask(pages: PrefectPages) -> None:
     await pages.fill_run_form({"question": DEFAULT_QUESTION, "database": "demo"})
     await photograph("run-form.png")
     await pages.submit_run_form()
-    await pages.follow_flow_run(DEFAULT_QUESTION)
+    await pages.follow_flow_run(DEFAULT_QUESTION, timeout_s=ANSWER_TIMEOUT_S)
     await photograph("flow-run.png")
     artifacts = await pages.open_artifacts()
     await pages.open_artifact(artifacts[DEFAULT_QUESTION], "SELECT")

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,28 +131,46 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def store_url(folder: Path) -> str:
-    """A store with an instance of a pool and a query that was answered there."""
-    url = f"sqlite:///{folder / 'state' / 'store.sqlite'}"
+def prepared_store(folder: Path) -> Path:
+    """A store with an instance of a pool, on which two queries were answered, and one by hand."""
+    path = folder / "prepared.sqlite"
+    url = f"sqlite:///{path}"
     assert CliRunner().invoke(app, ["store", "upgrade", "--store", url]).exit_code == 0
     store = Store(url)
     profile = default_profile("a100")
     spec = InstanceSpec("a100-0", "http://127.0.0.1:9", profile, slots=4, pool="a100")
-    size = RequestSize(900, 40)
     try:
         store.transact(leases.join)
         store.transact(lambda tx: enter_instance(tx, spec))
-        query = NewQuery("answered", "default", "shop", 60.0, store.now(), "How many?")
-        deadline = query.arrived_at + query.slo_s
-        store.transact(lambda tx: move_query.register_query(tx, query))
-        request = NewRequest("r", "answered", "judge", size, deadline)
-        store.transact(lambda tx: move_request.submit(tx, request))
-        done = Outcome(None)
-        store.transact(lambda tx: move_request.finish(tx, request_id="r", attempt=1, outcome=done))
-        store.transact(lambda tx: move_query.end_query(tx, "answered", state="answered"))
+        by_hand = replace(spec, name="gpu-1", pool="", slots=64)
+        for name in ("answered", "answered-too"):
+            answer(store, name)
+        store.transact(lambda tx: enter_instance(tx, by_hand))
     finally:
         store.close()
-    return url
+    return path
+
+
+@pytest.fixture
+def store_url(prepared_store: Path, folder: Path) -> str:
+    """A copy of it for each test: no command depends on another one."""
+    path = folder / "state" / "store.sqlite"
+    shutil.copy(prepared_store, path)
+    return f"sqlite:///{path}"
+
+
+def answer(store: Store, name: str) -> None:
+    """A query of one call, from its arrival to its answer."""
+    query = NewQuery(name, "default", "shop", 60.0, store.now(), "How many?")
+    deadline = query.arrived_at + query.slo_s
+    request = NewRequest(f"r-{name}", name, "judge", RequestSize(900, 40), deadline)
+    done = Outcome(None)
+    store.transact(lambda tx: move_query.register_query(tx, query))
+    store.transact(lambda tx: move_request.submit(tx, request))
+    store.transact(
+        lambda tx: move_request.finish(tx, request_id=request.id, attempt=1, outcome=done)
+    )
+    store.transact(lambda tx: move_query.end_query(tx, name, state="answered"))
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from hexprefect.store import InstanceSpec, Store, upgrade
 from hexprefect.store import queries as move_query
 from hexprefect.store.fleet import enter_instance
 from hexprefect.store.values import NewQuery
+from tests.integration.test_deployments import running_stack
 from tests.orchestration.conftest import PrefectServer
 
 mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
@@ -152,6 +153,23 @@ async def test_a_question_that_nobody_takes_is_still_known_when_it_is_due(
         told = await call(client, "ask_database", question="How many?", database="demo", slo_s=0.5)
         assert told["state"] == "waiting"
         assert told["id"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_a_question_is_answered_with_its_sql_and_its_rows(tmp_path: Path) -> None:
+    """With a worker: the whole way of a question, and the same answer when it is fetched again."""
+    async with running_stack(tmp_path / "state", "hexgen") as stack:
+        server = PrefectServer(stack.api_url, dict(stack.environment))
+        async with session(server, stack.store_url) as client:
+            told = await call(
+                client, "ask_database", question="How many customers?", database="demo", slo_s=100
+            )
+            assert told["state"] == "answered", told
+            assert told["rows"] == [[400]]
+            assert "customer" in told["sql"].lower()
+            again = await call(client, "query_status", id=told["id"])
+            assert again == told
 
 
 def test_a_long_answer_says_that_there_is_more() -> None:
