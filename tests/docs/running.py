@@ -33,7 +33,7 @@ class Run:
     mentions: tuple[str, ...] = ()
 
 
-_SMALL = ("--queries", "20", "--seeds", "1", "--cores", "1")
+_SMALL = ("--queries", "10", "--seeds", "1", "--cores", "1")
 _QUICK = (
     *("--quick", "--no-workflow", "--queries", "20", "--seeds", "1", "--cores", "1"),
     *("--models", "llama-3.1-70b", "--policy", "rr-fcfs,hexprefect"),
