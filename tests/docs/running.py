@@ -46,6 +46,7 @@ _NEWCOMER = Run(
 RUNS: dict[str, Run] = {
     "hexprefect queries": Run("here"),
     "hexprefect instances": Run("here"),
+    "hexprefect tenants add": Run("live"),
     "hexprefect tenants": Run("here"),
     "hexprefect policy": Run("here"),
     "hexprefect store": Run("here"),
