@@ -1,8 +1,9 @@
 """What can go wrong between a request and its instance, sorted by what to do about it.
 
 `InstanceUnavailable` and `InstanceTimeout` speak of the instance: the request is sound and may move
-to another. `PromptRejected` speaks of the request: it would fail everywhere. `InstanceRefused`
-speaks of the operator's configuration. Each names its instance and none carries a secret.
+to another. `PromptRejected` speaks of the request: it would fail everywhere, unless it was too long
+and another instance is larger. `InstanceRefused` speaks of the operator's configuration of this one
+instance. Each names its instance and none carries a secret.
 """
 
 from __future__ import annotations
@@ -93,9 +94,10 @@ class PromptRejected(InstanceError):
 
 
 class InstanceRefused(InstanceError):
-    """The instance does not accept our key."""
+    """The instance does not accept our key; another one has a key of its own."""
 
     default_kind = "unauthorised"
+    movable = True
 
 
 class InstanceStartFailed(InstanceError):

@@ -20,6 +20,7 @@ from prefect.states import Pending, Retrying
 from prefect.types._datetime import now as prefect_now
 from prefect.utilities.annotations import NotSet
 
+from hexprefect.instances.errors import PromptRejected
 from hexprefect.orchestration.background_loop import background_loop
 from hexprefect.orchestration.llm_task import LlmTask, set_current_request
 from hexprefect.orchestration.prefect_internals import call_with_parameters, get_result_store
@@ -215,8 +216,10 @@ class LlmTaskRunEngine(HexgenTaskRunEngine):
             raise
 
     async def handle_exception(self, exc: Exception) -> None:
-        """Free the slot, then let Prefect decide about a retry."""
+        """Free the slot, then let Prefect decide about a retry; a prompt at fault gets none."""
         await self.give_up_lease(exc)
+        if isinstance(exc, PromptRejected):
+            self.retries = self.task.retries
         await super().handle_exception(exc)
 
     async def handle_timeout(self, exc: TimeoutError) -> None:

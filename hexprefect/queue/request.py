@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from hexprefect.completion import Completion, Prompt
 from hexprefect.errors import HexprefectError
-from hexprefect.instances.errors import InstanceError
+from hexprefect.instances.errors import InstanceError, PromptRejected
 from hexprefect.store import Grant, LeaseLost, NewRequest, Outcome, Submitted
 from hexprefect.store import transitions as move_request
+from hexprefect.store.values import NoInstanceFits
 
 if TYPE_CHECKING:
     from hexprefect.queue.shared_queue import SharedQueue
@@ -110,6 +111,10 @@ class QueuedRequest:
                     ),
                     priority=engine_priority(grant.order_key),
                 )
+            except PromptRejected as error:
+                await self._queue.health.failed(grant.instance, error)
+                await self._outgrow(grant, error)
+                continue
             except InstanceError as error:
                 await self._queue.health.failed(grant.instance, error)
                 if not error.movable or self.moves >= self._queue.options.most_moves:
@@ -128,6 +133,35 @@ class QueuedRequest:
                 waited_s=self.waited_s,
                 attempt=grant.attempt,
             )
+
+    async def _outgrow(self, grant: Grant, error: PromptRejected) -> None:
+        """Let a larger instance have a prompt that was too long for this one.
+
+        Raises:
+            PromptRejected: the request is at fault in another way, or no instance is larger.
+        """
+        tokens = error.n_prompt_tokens
+        if not error.too_long or tokens is None or self.moves >= self._queue.options.most_moves:
+            raise error
+        self._queue.expect(self.id)
+        try:
+            await self._queue.store.run(
+                lambda tx: move_request.outgrow(
+                    tx,
+                    request_id=self.id,
+                    attempt=grant.attempt,
+                    input_tokens=tokens,
+                    context_tokens=error.n_ctx,
+                    why=str(error)[:500],
+                )
+            )
+        except BaseException as problem:
+            self._queue.forget(self.id)
+            if isinstance(problem, NoInstanceFits):
+                raise error from None
+            raise
+        self.grant = None
+        self.moves += 1
 
     def complete_blocking(self, prompt: Prompt) -> Completion:
         """`complete`, for a synchronous task body: it runs in a thread of its own.

@@ -15,6 +15,7 @@ from hexprefect.store.settlement import settle
 from hexprefect.store.transaction import Transaction
 from hexprefect.store.transitions import appoint_unappointed, move
 from hexprefect.store.values import InstanceSpec, InstanceState, UnknownInstance
+from hexprefect.store.words import check_name
 
 
 def enter_instance(tx: Transaction, spec: InstanceSpec) -> bool:
@@ -24,13 +25,17 @@ def enter_instance(tx: Transaction, spec: InstanceSpec) -> bool:
     counts from the next dispatch on.
 
     Raises:
-        CallerMistake: when it has no slot to give.
+        CallerMistake: when it has no slot to give, or a name is too long.
     """
     for name, number in (("slots", spec.slots), ("admission_depth", spec.admission_depth)):
         if number is not None and number < 1:
             raise CallerMistake(
                 f"Instance {spec.name!r} has {name}={number}.", remedy="It must be at least 1."
             )
+    check_name("instance", spec.name, most=200)
+    check_name("work pool", spec.pool, most=200)
+    check_name("model", spec.model, most=300)
+    check_name("block", spec.api_key_block, most=200)
     columns = _columns(spec)
     known = tx.connection.execute(
         select(tables.instances).where(tables.instances.c.name == spec.name)

@@ -23,6 +23,7 @@ from hexprefect.store.values import (
     UnknownQuery,
     UnknownTenant,
 )
+from hexprefect.store.words import check_name
 
 LONGEST_SLO_S = 30 * 24 * 3600.0
 
@@ -49,9 +50,11 @@ def register_query(tx: Transaction, query: NewQuery) -> RegisteredQuery:
 
     Raises:
         UnknownTenant: when the tenant is not known or is disabled.
-        CallerMistake: when the SLO is nonsense.
+        CallerMistake: when the SLO is nonsense, or a name too long.
     """
     check_slo(query.slo_s)
+    check_name("query id", query.id, most=64)
+    check_name("tenant", query.tenant, most=100)
     known = tx.connection.execute(
         select(tables.queries).where(tables.queries.c.id == query.id)
     ).first()
@@ -135,7 +138,12 @@ def end_query(
 def add_tenant(
     tx: Transaction, name: str, *, default_slo_s: float | None = None, enabled: bool = True
 ) -> None:
-    """Enter a tenant, or change its settings."""
+    """Enter a tenant, or change its settings.
+
+    Raises:
+        CallerMistake: its name is too long.
+    """
+    check_name("tenant", name, most=100)
     values = {"default_slo_s": default_slo_s, "enabled": enabled}
     changed = tx.connection.execute(
         update(tables.tenants).where(tables.tenants.c.name == name).values(**values)

@@ -24,6 +24,7 @@ from hexprefect.store.settlement import settle
 from hexprefect.store.transaction import Found, Transaction
 from hexprefect.store.transitions import submit, submitted
 from hexprefect.store.values import DispatchSettings, Grant, NewRequest, Submitted
+from hexprefect.store.words import check_name
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +128,13 @@ class Store:
         return self._enqueue(_Job(operation, request=about))
 
     def enqueue_submit(self, request: NewRequest) -> Future[Submitted]:
-        """Hand in a submission from any thread."""
+        """Hand in a submission from any thread.
+
+        Raises:
+            CallerMistake: no column holds the id of the request or of its query.
+        """
+        check_name("request id", request.id, most=64)
+        check_name("query id", request.query_id, most=64)
         return self._enqueue(
             _Job(
                 lambda tx: submit(tx, request),

@@ -26,6 +26,7 @@ from sqlalchemy import (
 )
 
 from hexprefect.scheduling.order import Order
+from hexprefect.store.words import ShortWords, Words
 
 metadata = MetaData(
     naming_convention={
@@ -76,15 +77,15 @@ queries = Table(
     metadata,
     Column("id", String(64), primary_key=True),
     Column("tenant", String(100), ForeignKey("tenants.name"), nullable=False),
-    Column("database", String(200), nullable=False, default=""),
-    Column("question", Text),
+    Column("database", ShortWords(200), nullable=False, default=""),
+    Column("question", Words()),
     Column("owner", String(64), nullable=False),
     Column("slo_s", Double, nullable=False),
     Column("arrived_at", Double, nullable=False),
     Column("deadline", Double, nullable=False),
     Column("state", String(16), nullable=False),
-    Column("reason", Text),
-    Column("sql", Text),
+    Column("reason", Words()),
+    Column("sql", Words()),
     Column("dropped_work", JSON, nullable=False, default=list),
     Column("answer", JSON),
     Column("ended_at", Double),
@@ -108,7 +109,7 @@ instances = Table(
     Column("admission_depth", Integer),
     Column("context_tokens", Integer),
     Column("state", String(16), nullable=False, default="alive"),
-    Column("reason", Text),
+    Column("reason", Words()),
     Column("changed_at", Double, nullable=False),
     Column("backlog_us", BigInteger, nullable=False, default=0),
     Column("waiting", Integer, nullable=False, default=0),
@@ -168,7 +169,7 @@ requests = Table(
     Column("actual_output_tokens", Integer),
     Column("cached_tokens", Integer),
     Column("result", JSON),
-    Column("error", Text),
+    Column("error", Words()),
     Column("deadline", Double, nullable=False, server_default=text("0")),
     Column("remaining_s", Double, nullable=False, server_default=text("0")),
     Column("work_us", BigInteger, nullable=False, server_default=text("0")),
@@ -191,7 +192,7 @@ attempts = Table(
     Column("started_at", Double),
     Column("ended_at", Double, nullable=False),
     Column("outcome", String(16), nullable=False),
-    Column("error", Text),
+    Column("error", Words()),
     CheckConstraint(
         _one_of("outcome", ("finished", "failed", "moved", "cancelled", "lost")), name="outcome"
     ),
@@ -203,7 +204,7 @@ decisions = Table(
     Column("id", AutoKey, primary_key=True, autoincrement=True),
     Column("request_id", String(64), ForeignKey("requests.id"), nullable=False, index=True),
     Column("made_at", Double, nullable=False),
-    Column("why", String(200), nullable=False),
+    Column("why", ShortWords(200), nullable=False),
     Column("record", JSON, nullable=False),
 )
 
@@ -215,7 +216,7 @@ alpha_history = Table(
     Column("policy", String(16), nullable=False, default="normalised"),
     Column("beta", Double, nullable=False, default=1.0),
     Column("chosen_at", Double, nullable=False),
-    Column("reason", Text, nullable=False),
+    Column("reason", Words(), nullable=False),
     Column("evidence", JSON, nullable=False, default=dict),
     Column("queue_order", String(16), nullable=False, server_default="laxity"),
     Column("slowdown", Double),
@@ -229,7 +230,7 @@ stage_history = Table(
     "stage_history",
     metadata,
     Column("stage", String(100), primary_key=True),
-    Column("database", String(200), primary_key=True),
+    Column("database", ShortWords(200), primary_key=True),
     Column("count", BigInteger, nullable=False),
     Column("input_tokens", Double, nullable=False),
     Column("output_tokens", Double, nullable=False),

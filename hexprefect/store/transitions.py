@@ -13,6 +13,8 @@ anything, and may be called again with the same arguments: the second call chang
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sqlalchemy import bindparam, null, select, update
 
 from hexprefect.errors import CallerMistake
@@ -29,6 +31,7 @@ from hexprefect.store.submission import (
 )
 from hexprefect.store.transaction import Transaction, grant_of
 from hexprefect.store.values import Grant, LeaseLost, NewRequest, Outcome, Submitted
+from hexprefect.store.words import check_name
 
 _request = tables.requests.c
 
@@ -59,10 +62,15 @@ def submit(tx: Transaction, request: NewRequest) -> Submitted | None:
     Returns:
         What became of a request that was known before and needed nothing, else `None`: the state of
         a new request is known once the transaction has settled, and `submitted` then tells it.
+
+    Raises:
+        CallerMistake: its stage or branch has a name that no column holds.
     """
     seen = tx.row_of(request.id)
     if seen is not None and seen["state"] in tables.OPEN_STATES:
         return None
+    check_name("stage", request.stage, most=100)
+    check_name("branch", request.branch, most=100)
     check_needs(tx, request)
     check_query(tx, request.query_id)
     if tx.request(request.id) is not None:
@@ -165,8 +173,63 @@ def give_back(tx: Transaction, *, request_id: str, attempt: int, why: str) -> No
     move(tx, row, why=why)
 
 
-def move(tx: Transaction, row: Row, *, why: str) -> None:
-    """Appoint an open request anew, away from the instance it is on; its lease, if any, ends."""
+def outgrow(
+    tx: Transaction,
+    *,
+    request_id: str,
+    attempt: int,
+    input_tokens: int,
+    context_tokens: int | None,
+    why: str,
+) -> None:
+    """running → waiting, elsewhere: its instance counted more tokens than it can hold.
+
+    The server's count replaces the estimate, and the context length it told is kept for what comes
+    after, so that only instances that can hold the request are asked again.
+
+    Args:
+        tx: the transaction.
+        request_id: the request.
+        attempt: the attempt that was rejected.
+        input_tokens: the prompt's length as the instance counted it.
+        context_tokens: what the instance said it can hold, where it did.
+        why: kept with the decision and the attempt.
+
+    Raises:
+        LeaseLost: as for `finish`.
+        NoInstanceFits: no instance could hold it; nothing is changed then.
+    """
+    row = _find(tx, request_id)
+    if row is None or row["owner"] != tx.process or row["attempt"] != attempt:
+        raise _lost(request_id)
+    if row["state"] not in tables.HOLDING_STATES:
+        raise _lost(request_id)
+    load = tx.instances[row["instance"]]
+    if context_tokens is not None and load.context_tokens is None:
+        tx.connection.execute(
+            update(tables.instances)
+            .where(tables.instances.c.name == load.name)
+            .values(context_tokens=context_tokens)
+        )
+        load.context_tokens = context_tokens
+    too_small = load.context_tokens or 0
+    size = {
+        "input_tokens": input_tokens,
+        "kv_tokens": max(input_tokens + round(row["predicted_output_tokens"]), too_small + 1),
+    }
+    check_fits(tx, row | size)
+    move(tx, row, why=why, size=size)
+
+
+def move(tx: Transaction, row: Row, *, why: str, size: Mapping[str, int] | None = None) -> None:
+    """Appoint an open request anew, away from the instance it is on; its lease, if any, ends.
+
+    Args:
+        tx: the transaction.
+        row: the request's columns; changed in place.
+        why: kept with the decision and the attempt.
+        size: columns of its size to replace, when it turned out to be another.
+    """
     left = row["instance"]
     if row["state"] in tables.HOLDING_STATES:
         _end_attempt(tx, row["id"], row["attempt"], row, outcome="moved", error=why)
@@ -175,9 +238,9 @@ def move(tx: Transaction, row: Row, *, why: str) -> None:
     tx.connection.execute(
         update(tables.requests)
         .where(_request.id == row["id"])
-        .values(state="waiting", admitted_at=None, started_at=None)
+        .values(state="waiting", admitted_at=None, started_at=None, **(size or {}))
     )
-    row.update(state="waiting", admitted_at=None, started_at=None)
+    row.update(state="waiting", admitted_at=None, started_at=None, **(size or {}))
     tx.forget_request(row["id"])
     appoint(tx, row, why=why, avoid=frozenset({left}) if left else frozenset())
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
@@ -118,54 +119,73 @@ async def artifacts_of(stack: RunningStack, flow_run_id: str) -> dict[str, list[
     return by_type
 
 
-@pytest.mark.parametrize("worker_type", ["hexgen", "process"])
-@pytest.mark.timeout(600)
-async def test_both_deployments_run_to_their_end(worker_type: str, tmp_path: Path) -> None:
-    async with running_stack(tmp_path, worker_type) as stack:
-        question = "How many customers do we have?"
-        asked = await run_deployment(
-            stack, "text2sql/ask", question=question, database="demo", slo_s=120
-        )
-        reported = await run_deployment(stack, "sql-report/nightly")
-
-        async with PrefectClient(stack.api_url) as client:
-            ask_run = await client.read_flow_run(asked)
-            report_run = await client.read_flow_run(reported)
-        assert ask_run.state is not None
-        assert ask_run.state.is_completed()
-        assert ask_run.name == question
-        assert {"tenant:default", "database:demo"} <= set(ask_run.tags)
-        assert report_run.state is not None
-        assert report_run.state.is_completed()
-        assert report_run.state.name == "Completed", report_run.state.message
-
-        store = Store(stack.store_url)
-        try:
-            record = store.read(lambda connection: query_record(connection, asked))
-            answer = record["answer"]
-            assert answer["rows"] == [[400]]
-            assert answer["met_slo"] is True
-            assert {stage["state"] for stage in answer["stages"]} == {"finished"}
-            assert {request["instance"] for request in record["requests"]} <= {
-                "emulated-fast",
-                "emulated-slow",
-            }
-            now = store.now()
-            assert store.read(lambda connection: check_laws(connection, now=now)) == []
-        finally:
-            store.close()
-
-        shown = await artifacts_of(stack, asked)
-        assert "SELECT\n  COUNT(*)\nFROM customer" in shown["markdown"][0]
-        assert any("400" in str(table) for table in shown["table"])
-        assert shown["progress"] == [100.0]
-        report = await artifacts_of(stack, reported)
-        assert any("The most expensive product" in text for text in report["markdown"])
-        assert not any("Partial" in text for text in report["markdown"])
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def hexgen_stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningStack]:
+    """The stack with the warm worker, once for the tests that leave it whole."""
+    async with running_stack(tmp_path_factory.mktemp("stack"), "hexgen") as stack:
+        yield stack
 
 
 @pytest.mark.timeout(600)
-async def test_failures_say_why(tmp_path: Path) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_both_deployments_run_to_their_end(hexgen_stack: RunningStack) -> None:
+    await check_both_deployments(hexgen_stack)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_both_deployments_run_on_prefects_own_worker(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, "process") as stack:
+        await check_both_deployments(stack)
+
+
+async def check_both_deployments(stack: RunningStack) -> None:
+    """Ask and report through Prefect's own commands, and look at all that they left."""
+    question = "How many customers do we have?"
+    asked = await run_deployment(
+        stack, "text2sql/ask", question=question, database="demo", slo_s=120
+    )
+    reported = await run_deployment(stack, "sql-report/nightly")
+
+    async with PrefectClient(stack.api_url) as client:
+        ask_run = await client.read_flow_run(asked)
+        report_run = await client.read_flow_run(reported)
+    assert ask_run.state is not None
+    assert ask_run.state.is_completed()
+    assert ask_run.name == question
+    assert {"tenant:default", "database:demo"} <= set(ask_run.tags)
+    assert report_run.state is not None
+    assert report_run.state.is_completed()
+    assert report_run.state.name == "Completed", report_run.state.message
+
+    store = Store(stack.store_url)
+    try:
+        record = store.read(lambda connection: query_record(connection, asked))
+        answer = record["answer"]
+        assert answer["rows"] == [[400]]
+        assert answer["met_slo"] is True
+        assert {stage["state"] for stage in answer["stages"]} == {"finished"}
+        assert {request["instance"] for request in record["requests"]} <= {
+            "emulated-fast",
+            "emulated-slow",
+        }
+        now = store.now()
+        assert store.read(lambda connection: check_laws(connection, now=now)) == []
+    finally:
+        store.close()
+
+    shown = await artifacts_of(stack, asked)
+    assert "SELECT\n  COUNT(*)\nFROM customer" in shown["markdown"][0]
+    assert any("400" in str(table) for table in shown["table"])
+    assert shown["progress"] == [100.0]
+    report = await artifacts_of(stack, reported)
+    assert any("The most expensive product" in text for text in report["markdown"])
+    assert not any("Partial" in text for text in report["markdown"])
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_failures_say_why(hexgen_stack: RunningStack, tmp_path: Path) -> None:
     report = tmp_path / "broken.yaml"
     report.write_text(
         "title: One of three is broken\n"
@@ -176,22 +196,21 @@ async def test_failures_say_why(tmp_path: Path) -> None:
         "  - {title: Pinned, sql: SELECT COUNT(*) FROM city}\n",
         encoding="utf-8",
     )
-    async with running_stack(tmp_path / "state", "hexgen") as stack:
-        partial = await run_deployment(stack, "sql-report/nightly", report=str(report))
-        async with PrefectClient(stack.api_url) as client:
-            partial_run = await client.read_flow_run(partial)
-            deployment = await client.read_deployment_by_name("text2sql/ask")
-            failed = await client.create_flow_run_from_deployment(
-                deployment.id,
-                parameters={"question": "Is there no such thing?", "database": "demo"},
-            )
-            state = await wait_for_final_state(client, failed.id)
-        assert partial_run.state is not None
-        assert partial_run.state.name == "Partial"
-        assert partial_run.state.message == "1 of 3 items failed: Broken"
-        assert state.is_failed()
-        assert state.message
-        assert "Traceback" not in state.message
+    partial = await run_deployment(hexgen_stack, "sql-report/nightly", report=str(report))
+    async with PrefectClient(hexgen_stack.api_url) as client:
+        partial_run = await client.read_flow_run(partial)
+        deployment = await client.read_deployment_by_name("text2sql/ask")
+        failed = await client.create_flow_run_from_deployment(
+            deployment.id,
+            parameters={"question": "Is there no such thing?", "database": "demo"},
+        )
+        state = await wait_for_final_state(client, failed.id)
+    assert partial_run.state is not None
+    assert partial_run.state.name == "Partial"
+    assert partial_run.state.message == "1 of 3 items failed: Broken"
+    assert state.is_failed()
+    assert state.message
+    assert "Traceback" not in state.message
 
 
 async def wait_for_final_state(client: PrefectClient, flow_run_id: Any) -> Any:

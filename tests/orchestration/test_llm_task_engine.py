@@ -19,6 +19,7 @@ from prefect.states import Failed
 from prefect.transactions import atransaction
 
 from hexprefect.errors import HexprefectError
+from hexprefect.instances.errors import PromptRejected
 from hexprefect.orchestration.llm_task import current_request, llm_task
 from hexprefect.orchestration.task_runner import HexgenTaskRunner
 from hexprefect.queue import QueueOptions
@@ -95,6 +96,23 @@ async def test_each_retry_is_a_new_attempt(
     names = [name for name, _ in seen_by_prefect.states(ids[0])]
     between = ["AwaitingRetry", "Retrying"] if delay else ["Retrying"]
     assert names == ["Pending", "Running", *between, *between, "Completed"]
+    assert_idle_and_clean(fleet)
+
+
+async def test_a_prompt_at_fault_gets_no_retry(fleet: Fleet, one_slot: StandIn) -> None:
+    """It would be refused again, and again, and cost its query the time that is left."""
+
+    @llm_task(stage="ask", retries=3)
+    async def persistent(text: str) -> str:
+        return (await current_request().complete(prompt_of(text))).text
+
+    @flow(task_runner=HexgenTaskRunner())
+    async def rejected() -> str:
+        return await persistent.submit("reject this")
+
+    with pytest.raises(PromptRejected):
+        await rejected()
+    assert attempts_of(fleet) == [(1, "failed")]
     assert_idle_and_clean(fleet)
 
 

@@ -17,6 +17,8 @@ from hexprefect.store.values import QueryEnded
 from hexprefect.store.views import query_record
 
 SLOW = Profile("slow", fixed_s=0.5, input_s_per_token=0.0, output_s_per_token=0.001)
+ENDLESS = Profile("endless", fixed_s=0.02, input_s_per_token=0.0, output_s_per_token=10.0)
+"""Longer than a test takes: what runs there ends because the test ends it."""
 
 
 async def test_a_prompt_is_completed_and_its_result_is_kept(fleet, queue, prompt):
@@ -80,7 +82,7 @@ async def test_what_follows_on_a_branch_needs_what_was_before_it(fleet, queue, p
 async def test_a_request_moves_when_its_instance_dies_in_the_middle(
     fleet, queue, prompt, eventually
 ):
-    doomed = await fleet.start("doomed", SLOW, slots=2)
+    doomed = await fleet.start("doomed", ENDLESS, slots=2)
     query = await queue.query(slo_s=60)
     running = [asyncio.create_task(query.complete(prompt(f"{n}"))) for n in range(2)]
     await eventually(lambda: doomed.instance.engine.running == 2)
@@ -111,6 +113,33 @@ async def test_a_prompt_that_is_at_fault_is_not_moved(fleet, queue, prompt):
     assert fleet.counts() == {"failed": 1}
     assert fleet.idle()
     await query.end("failed", reason="too long")
+
+
+async def test_a_prompt_too_long_for_one_instance_goes_to_a_larger_one(
+    fleet, queue, prompt
+) -> None:
+    """Nobody had told the queue how much either holds: the instance that rejected it did."""
+    await fleet.start("short", max_model_len=64)
+    await fleet.start("long", SLOW)
+    query = await queue.query(slo_s=30)
+    completion = await query.complete(prompt("word " * 500))
+    assert (completion.instance, completion.attempt) == ("long", 2)
+    again = await query.complete(prompt("many " * 500))
+    assert (again.instance, again.attempt) == ("long", 1), "it knows now"
+    assert (await query.complete(prompt("hi"))).instance == "short"
+    await query.end("answered")
+    assert fleet.idle()
+
+
+async def test_an_instance_that_refuses_our_key_costs_no_request(fleet, queue, prompt):
+    locked = await fleet.start("locked", api_key="theirs")
+    await fleet.start("open", SLOW)
+    query = await queue.query(slo_s=30)
+    completion = await query.complete(prompt())
+    assert (completion.instance, completion.attempt) == ("open", 2)
+    assert locked.instance.engine.running == 0
+    await query.end("answered")
+    assert fleet.idle()
 
 
 async def test_a_hung_instance_does_not_hold_up_the_others(fleet, new_queue, prompt, eventually):

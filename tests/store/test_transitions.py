@@ -10,6 +10,7 @@ from hexprefect.errors import CallerMistake
 from hexprefect.scheduling import Profile, Workflow, WorkflowNode
 from hexprefect.scheduling.admission import DEFAULT_PATIENCE
 from hexprefect.store import LeaseLost
+from hexprefect.store import transitions as move_request
 from hexprefect.store.values import NeedsUnfinished, NoInstanceFits, QueryEnded
 
 
@@ -387,3 +388,61 @@ def test_the_context_length_is_a_limit_of_its_own(process):
     process.instance("short", context_tokens=512)
     process.instance("tall", Profile("p", 9.0, 0.1, 0.1), context_tokens=4096)
     assert process.submit(process.query(), input_tokens=1000).instance == "tall"
+
+
+# -- larger than its instance -------------------------------------------------------------------
+
+
+def outgrow(process, running, *, context_tokens=150):
+    grant = running.grant
+    assert grant is not None
+    process.store.transact(
+        lambda tx: move_request.outgrow(
+            tx,
+            request_id=grant.request_id,
+            attempt=grant.attempt,
+            input_tokens=200,
+            context_tokens=context_tokens,
+            why="the prompt has 200 tokens",
+        )
+    )
+
+
+def test_what_outgrows_its_instance_moves_to_one_that_holds_it(process):
+    process.instance("small")
+    query = process.query()
+    running = process.submit(query)
+    process.instance("large", Profile("slow", 0.4, 0.004, 0.04), slots=2)
+    outgrow(process, running)
+    [grant] = process.take_admitted() or process.granted[-1:]
+    assert (grant.instance, grant.attempt) == ("large", 2)
+    row = process.row(running.request_id)
+    assert (row["input_tokens"], row["kv_tokens"]) == (200, 210)
+    assert [attempt["outcome"] for attempt in process.attempts(running.request_id)] == ["moved"]
+    again = process.submit(query, input_tokens=180)
+    assert again.instance == "large", "what the small one holds is known from now on"
+    assert process.submit(query, input_tokens=100).instance == "small"
+
+
+def test_what_outgrows_every_instance_is_told_so_and_stays_where_it_was(process):
+    process.instance("small")
+    process.instance("medium", Profile("slow", 0.4, 0.004, 0.04), context_tokens=160)
+    query = process.query()
+    running = process.submit(query)
+    assert running.instance == "small"
+    with pytest.raises(NoInstanceFits, match="more than any instance holds"):
+        outgrow(process, running)
+    row = process.row(running.request_id)
+    assert (row["state"], row["instance"], row["input_tokens"]) == ("running", "small", 100)
+    process.fail(running)
+
+
+def test_nobody_else_can_outgrow_it(process):
+    process.instance("small")
+    query = process.query()
+    running = process.submit(query)
+    process.give_back(running)
+    process.instance("large", Profile("slow", 0.4, 0.004, 0.04))
+    with pytest.raises(LeaseLost):
+        outgrow(process, running)
+    process.cancel(running.request_id)
