@@ -29,8 +29,8 @@ def newcomers_commands() -> list[str]:
     """The first block of the quickstart."""
     page = REPOSITORY / "docs" / "quickstart.md"
     [first] = re.findall(r"```sh\n(git clone .*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    lines = [command.text for command in commands_of(page) if command.text in first]
-    assert len(lines) == len(first.splitlines())
+    lines = [one.text for one in commands_of(page) if one.fenced and one.text in first]
+    assert lines == first.splitlines()
     return lines
 
 
