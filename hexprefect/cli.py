@@ -8,6 +8,7 @@ from hexprefect import __version__
 from hexprefect.commands import automations, fleet, policy, pools, queries, reports, store
 from hexprefect.commands.ask import ask_command
 from hexprefect.commands.demo import demo_command, up_command
+from hexprefect.commands.evaluate import compare_command, evaluate_command
 from hexprefect.commands.mcp import mcp_command
 from hexprefect.commands.metrics import metrics_command
 from hexprefect.commands.profiles import learn_command, profile_command
@@ -22,6 +23,8 @@ app = typer.Typer(
     'Start with `hexprefect demo`, or `hexprefect ask "How many …?" --database URL`.',
 )
 app.command("ask")(ask_command)
+app.command("eval")(evaluate_command)
+app.command("eval-compare")(compare_command)
 app.command("demo")(demo_command)
 app.command("up")(up_command)
 app.command("top")(top_command)

@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "queue": {"store", "instances", "scheduling", "completion", "errors", "settings"},
     "text2sql": {"scheduling", "completion", "errors"},
     "reports": {"text2sql", "errors"},
+    "evaluation": {"text2sql", "instances", "completion", "errors"},
     "observability": {"store", "completion"},
     # The profiles are facts about instances, and simulate them, too.
     "simulator": {"scheduling", "errors", "instances.profiles"},
@@ -44,6 +45,7 @@ FOREIGN: dict[str, set[str]] = {
     "queue": {"prefect"},
     "simulator": {"prefect", "httpx"},
     "reports": {"prefect", "httpx"},
+    "evaluation": {"prefect", "httpx"},
 }
 """Packages that a room must do without."""
 
@@ -130,6 +132,9 @@ def test_the_rooms_that_are_held_exist() -> None:
         ("text2sql", "from prefect import flow"),
         ("reports", "from hexprefect.store import Store"),
         ("reports", "from prefect import flow"),
+        ("evaluation", "from hexprefect.store import Store"),
+        ("evaluation", "from hexprefect.orchestration.ask import ask_in_flow"),
+        ("text2sql", "from hexprefect.evaluation.records import Verdict"),
         ("observability", "from hexprefect.orchestration.ask import ask_in_flow"),
         ("simulator", "from hexprefect.store import Store"),
         ("simulator", "from hexprefect.instances.client import InstanceClient"),

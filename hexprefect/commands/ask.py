@@ -162,34 +162,49 @@ async def _check_early(asked: dict[str, Any], store_url: str) -> None:
 
 
 async def _ask_server(asked: dict[str, Any], store_url: str | None) -> dict[str, Any]:
+    with err.status("Waiting for the flow run…"):
+        return await ask_deployment(asked, store_url)
+
+
+async def ask_deployment(asked: dict[str, Any], store_url: str | None) -> dict[str, Any]:
+    """Ask through the deployment `text2sql/ask` of the configured Prefect server.
+
+    Args:
+        asked: the flow's parameters.
+        store_url: where the deployment's store is; by default that of the settings.
+
+    Returns:
+        The answer record.
+
+    Raises:
+        CallerMistake: there is no such deployment.
+        NoAnswer: the flow run ended without an answer record.
+    """
     from prefect.deployments import run_deployment
     from prefect.exceptions import ObjectNotFound
 
     from hexprefect.settings import settings
 
-    with err.status("Waiting for the flow run…"):
-        try:
-            running: Any = run_deployment(DEPLOYMENT, parameters=asked, timeout=None)
-            flow_run = await running
-        except ObjectNotFound:
-            raise CallerMistake(
-                f"The Prefect server has no deployment {DEPLOYMENT}.",
-                remedy="Deploy it with `prefect deploy --all`, or add --in-process.",
-            ) from None
-        url = store_url or settings().store.get_secret_value()
-        opened = Store(url)
-        try:
-            known = await opened.read_async(
-                lambda connection: query_record(connection, str(flow_run.id))
-            )
-        except UnknownQuery:
-            # It ended before it was a query: the flow refused it, and its state says why.
-            said = flow_run.state.message or flow_run.state.name
-            raise NoAnswer(
-                f"The flow run {flow_run.id} has no query in this store: {said}"
-            ) from None
-        finally:
-            opened.close()
+    try:
+        running: Any = run_deployment(DEPLOYMENT, parameters=asked, timeout=None)
+        flow_run = await running
+    except ObjectNotFound:
+        raise CallerMistake(
+            f"The Prefect server has no deployment {DEPLOYMENT}.",
+            remedy="Deploy it with `prefect deploy --all`, or add --in-process.",
+        ) from None
+    url = store_url or settings().store.get_secret_value()
+    opened = Store(url)
+    try:
+        known = await opened.read_async(
+            lambda connection: query_record(connection, str(flow_run.id))
+        )
+    except UnknownQuery:
+        # It ended before it was a query: the flow refused it, and its state says why.
+        said = flow_run.state.message or flow_run.state.name
+        raise NoAnswer(f"The flow run {flow_run.id} has no query in this store: {said}") from None
+    finally:
+        opened.close()
     if known["answer"] is None:
         raise NoAnswer(f"The flow run {flow_run.id} ended {flow_run.state}.")
     return _checked(known["answer"])

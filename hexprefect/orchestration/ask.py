@@ -26,8 +26,6 @@ from hexprefect.store.queries import check_slo
 from hexprefect.store.values import UnknownTenant
 from hexprefect.store.views import decisions_of, query_record, stage_records
 from hexprefect.text2sql import AgentOptions, Answer, Progress, answer
-from hexprefect.text2sql.candidates import candidates_that_ran
-from hexprefect.text2sql.judging import cluster_by_rows
 from hexprefect.text2sql.workflow import TEXT2SQL_WORKFLOW
 
 OnProgress = Callable[[Progress], None]
@@ -184,21 +182,11 @@ def _with_reply(record: AnswerRecord, reply: Answer) -> AnswerRecord:
         "types": list(reply.types),
         "rows": [list(row) for row in reply.rows],
         "truncated": reply.truncated,
-        "confidence": confidence_of(reply),
+        "confidence": reply.confidence,
         "dropped_work": list(reply.dropped_work),
         "warnings": list(reply.warnings),
     }
     return replied if reply.state == "answered" else failed(replied, reply.reason, "no_answer")
-
-
-def confidence_of(reply: Answer) -> float | None:
-    """The fraction of the candidates that gave the answer's rows; None without an answer."""
-    if reply.state != "answered":
-        return None
-    for cluster in cluster_by_rows(candidates_that_ran(reply.candidates)):
-        if any(candidate.sql == reply.sql for candidate in cluster.candidates):
-            return round(len(cluster.candidates) / len(reply.candidates), 3)
-    return None
 
 
 def stages_with_scores(

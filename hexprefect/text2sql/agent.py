@@ -81,6 +81,14 @@ class Answer:
     """Optional work left out for want of time, each with its reason."""
     warnings: tuple[str, ...] = ()
     reason: str | None = None
+    links: Links | None = None
+    """What the question was linked to; None when it ended before."""
+    chosen: str | None = None
+    """The branch that the answer comes from."""
+    voted: str | None = None
+    """The branch that the plain vote by result would have taken, before any judging."""
+    confidence: float | None = None
+    """How sure the answer is, 0 to 1: the fraction of the candidates that gave its rows."""
 
 
 async def answer(
@@ -169,10 +177,11 @@ class _Query:
         candidates = await self._develop(workbench)
         ran = candidates_that_ran(candidates)
         if not ran:
-            return self._failed(candidates, _why_nothing_ran(candidates))
-        chosen = await self._choose(book, contenders(cluster_by_rows(ran)))
-        self.tell(Progress("done", f"Answered with {chosen.branch}", 1.0))
-        return self._answered(candidates, chosen)
+            return self._failed(candidates, _why_nothing_ran(candidates), links)
+        clusters = contenders(cluster_by_rows(ran))
+        chosen = await self._choose(book, clusters)
+        self.tell(Progress("done", f"Answered with {chosen.representative.branch}", 1.0))
+        return self._answered(candidates, chosen, clusters[0], links)
 
     async def _link(self, schema: Schema) -> tuple[Links, PromptBook]:
         """Link by words always, by model when it is worth a call; then fix the prompts' schema."""
@@ -251,21 +260,24 @@ class _Query:
             )
         return pending
 
-    async def _choose(self, book: PromptBook, clusters: tuple[Cluster, ...]) -> Candidate:
+    async def _choose(self, book: PromptBook, clusters: tuple[Cluster, ...]) -> Cluster:
         """The only cluster, else the judge's, else the largest."""
-        first = clusters[0].representative
+        first = clusters[0]
         if len(clusters) == 1 or not self.options.judge:
             return first
         if not self.effort.affords("judge", calls_in_a_row=1):
             return first
         self.tell(Progress("judge", f"Judging {len(clusters)} different results", 0.8))
         try:
-            return (await judge(book, clusters, self.effort)).representative
+            return await judge(book, clusters, self.effort)
         except Exception as error:
             self.warnings.append(f"The judge gave no verdict, the first result was taken: {error}")
             return first
 
-    def _answered(self, candidates: tuple[Candidate, ...], chosen: Candidate) -> Answer:
+    def _answered(
+        self, candidates: tuple[Candidate, ...], cluster: Cluster, voted: Cluster, links: Links
+    ) -> Answer:
+        chosen = cluster.representative
         rows = chosen.rows
         assert rows is not None, "only candidates that ran are chosen from"
         return Answer(
@@ -278,9 +290,15 @@ class _Query:
             candidates=candidates,
             dropped_work=tuple(self.effort.dropped),
             warnings=(*self.warnings, *rows.notes),
+            links=links,
+            chosen=chosen.branch,
+            voted=voted.representative.branch,
+            confidence=round(len(cluster.candidates) / len(candidates), 3),
         )
 
-    def _failed(self, candidates: tuple[Candidate, ...], reason: str) -> Answer:
+    def _failed(
+        self, candidates: tuple[Candidate, ...], reason: str, links: Links | None = None
+    ) -> Answer:
         self.tell(Progress("done", reason, 1.0))
         return Answer(
             "failed",
@@ -288,6 +306,7 @@ class _Query:
             dropped_work=tuple(self.effort.dropped),
             warnings=tuple(self.warnings),
             reason=reason,
+            links=links,
         )
 
 

@@ -40,6 +40,16 @@ STYLES: tuple[Style, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
+class Draft:
+    """One statement of a branch, as it was tried."""
+
+    sql: str | None
+    """As executed when the guard passed it, else as proposed; None when none was proposed."""
+    rows: Rows | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """What one branch came to."""
 
@@ -51,6 +61,8 @@ class Candidate:
     corrections: int = 0
     error: str | None = None
     """Why there are no rows, in words for a person."""
+    drafts: tuple[Draft, ...] = ()
+    """All that it tried, in order of writing: how much its corrections gained can be measured."""
 
     @property
     def ran(self) -> bool:
@@ -97,13 +109,15 @@ class Workbench:
         candidate = Candidate(branch_name(number))
         prompt = candidate_prompt(self.book, number=number, hints=self.hints)
         best = candidate
+        drafts: list[Draft] = []
         for attempt in range(self.max_corrections + 1):
             try:
                 completion = await self.effort(prompt)
             except Exception as error:
-                return replace(best, error=best.error or _words(error))
+                return replace(best, error=best.error or _words(error), drafts=tuple(drafts))
             candidate, problem = await self._try(candidate, completion.text)
             candidate = replace(candidate, corrections=attempt)
+            drafts.append(Draft(candidate.sql, candidate.rows, candidate.error))
             best = _better(best, candidate)
             if problem is None or attempt == self.max_corrections:
                 break
@@ -117,7 +131,7 @@ class Workbench:
                 branch=candidate.branch,
                 attempt=attempt + 1,
             )
-        return replace(best, corrections=candidate.corrections)
+        return replace(best, corrections=candidate.corrections, drafts=tuple(drafts))
 
     async def _try(self, before: Candidate, text: str) -> tuple[Candidate, str | None]:
         """Run what the model wrote: the new state of the candidate, and the problem if any."""

@@ -17,6 +17,8 @@ from hexprefect.store.fleet import enter_instance
 
 COMMANDS = [
     ["ask"],
+    ["eval"],
+    ["eval-compare"],
     ["demo"],
     ["up"],
     ["queries", "list"],

@@ -85,6 +85,12 @@ RUNS: dict[str, Run] = {
     "prefect deployment run": Run("live"),
     "prefect work-pool create": Run("live"),
     "prefect worker start": Run("serving", expect="started"),
+    "hexprefect eval": Run(
+        "elsewhere", test="tests/commands/test_evaluate.py", mentions=('"eval"', '"--against"')
+    ),
+    "hexprefect eval-compare": Run(
+        "elsewhere", test="tests/commands/test_evaluate.py", mentions=('"eval-compare"',)
+    ),
     "git clone": _NEWCOMER,
     "cd": _NEWCOMER,
     "hexprefect mcp": Run(

@@ -6,8 +6,13 @@ emulated servers that write SQL for the questions of this test.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import os
 import re
+import sqlite3
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -213,9 +218,44 @@ async def test_failures_say_why(hexgen_stack: RunningStack, tmp_path: Path) -> N
     assert "Traceback" not in state.message
 
 
-async def wait_for_final_state(client: PrefectClient, flow_run_id: Any) -> Any:
-    import asyncio
+@pytest.mark.timeout(600)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_evaluation_asks_through_the_deployment(
+    hexgen_stack: RunningStack, tmp_path: Path
+) -> None:
+    """The command as people run it; what cannot be answered is an answer of the evaluation, too."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "shop.sqlite")) as shop:
+        shop.executescript("CREATE TABLE customer (id INTEGER); INSERT INTO customer VALUES (1);")
+    gold = "SELECT COUNT(id) FROM customer"
+    asked = {"known": "How many customers do we have?", "unknown": "Is there no such thing?"}
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text(
+        "".join(
+            json.dumps({"id": key, "db_id": "shop", "question": question, "gold_sql": gold}) + "\n"
+            for key, question in asked.items()
+        )
+    )
+    command = [
+        *(sys.executable, "-m", "hexprefect", "eval", str(questions), "--stack", "--json"),
+        *("--databases", str(tmp_path), "--at-once", "2", "--out", str(tmp_path / "run")),
+    ]
+    said = await asyncio.to_thread(
+        subprocess.run,
+        command,
+        env={**os.environ, **hexgen_stack.environment},
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    figures = json.loads(said.stdout)
+    assert figures["totals"]["bird_ex"]["right"] == 1
+    assert figures["states"] == {"answered": 1, "failed": 1}
+    assert figures["cost"]["stages"][-1]["calls"] >= 1
 
+
+async def wait_for_final_state(client: PrefectClient, flow_run_id: Any) -> Any:
     async with asyncio.timeout(RUN_TIMEOUT_S):
         while True:
             state = (await client.read_flow_run(flow_run_id)).state

@@ -103,8 +103,9 @@ async def test_many_processes_share_three_unequal_servers(store_url, open_store,
 
     # The share of each server follows its speed: while work is queued everywhere a server takes
     # slots/seconds of the calls, as nobody has an empty slot. The tolerance is for the start and
-    # the end, when not every slot is busy: at most a few calls of each of the seven slots.
-    tolerance = 0.02 + 7 / total
+    # the end, when not every slot is busy: at most a few calls of each of the seven slots. In the
+    # small size the processes may be what is slow, and a slot stands empty until they come back.
+    tolerance = 0.02 + (7 if FULL else 14) / total
     rows = store.read(
         lambda connection: connection.execute(select(tables.requests.c.instance)).all()
     )

@@ -16,11 +16,10 @@ from hexprefect.orchestration.artifacts import (
     create_answer_artifacts,
     timeline_rows,
 )
-from hexprefect.orchestration.ask import confidence_of, stages_with_scores
+from hexprefect.orchestration.ask import stages_with_scores
 from hexprefect.scheduling import Decision
 from hexprefect.scheduling.dispatch import InstanceScore
-from hexprefect.text2sql import Answer, Progress, Rows
-from hexprefect.text2sql.candidates import Candidate
+from hexprefect.text2sql import Progress
 
 
 def stage(**changed: Any) -> dict[str, Any]:
@@ -100,24 +99,6 @@ def test_the_timeline_holds_budget_against_actual() -> None:
 
 def test_columns_of_one_name_are_kept_apart() -> None:
     assert answer_rows(answered()) == [{"n": 1, "n (2)": 2}]
-
-
-@pytest.mark.parametrize(
-    ("rows", "confidence"),
-    [([1, 1], 1.0), ([1, 2], 0.5), ([1, None, 1], 0.667), ([1, 2, 2], 0.333)],
-)
-def test_confidence_is_how_many_candidates_agree(rows: list[int | None], confidence: float) -> None:
-    candidates = tuple(
-        Candidate(
-            f"candidate-{number}",
-            sql=f"SELECT {number}",
-            rows=None if value is None else Rows(("n",), ((value,),)),
-        )
-        for number, value in enumerate(rows, 1)
-    )
-    reply = Answer("answered", sql="SELECT 1", candidates=candidates)
-    assert confidence_of(reply) == confidence
-    assert confidence_of(Answer("failed", candidates=candidates)) is None
 
 
 async def test_a_ui_that_is_away_costs_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ async def test_a_process_that_sleeps_past_its_lease_changes_nothing_late(
     fleet, queue, start_child, eventually
 ):
     """It is stopped while its request runs, found dead, and goes on when all is decided."""
-    emulator = await fleet.start("m", Profile("slow", 1.0, 0.0, 0.001))
+    emulator = await fleet.start("m", Profile("slow", 3.0, 0.0, 0.001))
     child = await start_child(requests=1, lease_s=1.5)
     await eventually(lambda: emulator.instance.engine.running == 1)
     child.send(signal.SIGSTOP)
@@ -109,7 +109,7 @@ def _rows(queue):
 async def test_a_process_whose_query_was_taken_up_elsewhere_is_refused(
     fleet, queue, start_child, prompt, eventually
 ):
-    emulator = await fleet.start("m", Profile("slow", 1.0, 0.0, 0.001))
+    emulator = await fleet.start("m", Profile("slow", 3.0, 0.0, 0.001))
     child = await start_child(requests=1, lease_s=1.5)
     query_id = await child.says("query")
     await eventually(lambda: emulator.instance.engine.running == 1)

@@ -93,6 +93,41 @@ async def test_an_unreadable_verdict_takes_the_first(shop: Database, verdict: st
     assert (await ask(model, shop)).rows == ((3,),)
 
 
+async def test_an_answer_tells_what_was_linked_voted_chosen_and_how_many_agreed(
+    shop: Database,
+) -> None:
+    model = ScriptedModel(
+        schema_linking='{"tables": ["customer"], "columns": ["customer.name"], "values": []}',
+        candidate_generation_candidate_1=NAMES,
+        candidate_generation_candidate_2=COUNT,
+        judge='{"reason": "a count was asked for", "choice": "B"}',
+    )
+    found = await ask(model, shop, linking_from_tables=1)
+    assert found.links is not None
+    assert found.links.columns == ("customer.name",)
+    assert (found.voted, found.chosen) == ("candidate-1", "candidate-2")
+    assert found.confidence == 0.5
+    agreed = await ask(ScriptedModel(candidate_generation=COUNT), shop)
+    assert (agreed.voted, agreed.chosen, agreed.confidence) == ("candidate-1", "candidate-1", 1.0)
+
+
+async def test_a_failed_answer_is_of_no_confidence(shop: Database) -> None:
+    found = await ask(ScriptedModel(candidate_generation="no idea"), shop, max_corrections=0)
+    assert (found.chosen, found.voted, found.confidence) == (None, None, None)
+
+
+async def test_every_draft_of_a_candidate_is_kept_in_order(shop: Database) -> None:
+    model = ScriptedModel(candidate_generation=BROKEN, self_correction=[NOTHING, NAMES])
+    [candidate] = (await ask(model, shop, candidates=1)).candidates
+    broken, nothing, names = candidate.drafts
+    assert (broken.rows, names.sql) == (None, candidate.sql)
+    assert broken.error is not None
+    assert "nane" in broken.error
+    assert nothing.rows is not None
+    assert nothing.rows.is_empty
+    assert names.rows == candidate.rows
+
+
 async def test_an_error_is_corrected_with_its_message_and_near_names(shop: Database) -> None:
     model = ScriptedModel(candidate_generation=BROKEN, self_correction=NAMES)
     found = await ask(model, shop, candidates=1)

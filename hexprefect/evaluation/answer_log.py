@@ -1,0 +1,133 @@
+"""The folder of a run: every finished question one line, so that a second run goes on."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from hexprefect.errors import CallerMistake
+from hexprefect.evaluation.records import QuestionRecord
+
+ANSWERS = "answers.jsonl"
+CONFIGURATION = "configuration.json"
+
+
+class AnswerLog:
+    """The records of a run in `answers.jsonl`, appended and flushed as questions finish.
+
+    Args:
+        folder: made when it is missing; None keeps the records in memory only.
+        configuration: all that an answer or its verdict depends on.
+
+    Raises:
+        CallerMistake: the folder holds a run with another configuration, or what is no record.
+    """
+
+    def __init__(self, folder: Path | None, configuration: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.records: dict[str, QuestionRecord] = {}
+        if folder is None:
+            return
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CallerMistake(
+                f"The folder {folder} cannot be made: {error.strerror}.", remedy="Name another."
+            ) from error
+        _check_configuration(folder, json.loads(json.dumps(configuration, default=str)))
+        self.records = _read(folder / ANSWERS)
+
+    def keep(self, record: QuestionRecord) -> None:
+        """Append one record; a line that was torn before is closed first."""
+        self.records[record.id] = record
+        if self.folder is None:
+            return
+        with (self.folder / ANSWERS).open("a+b") as file:
+            end = file.seek(0, io.SEEK_END)
+            is_torn = False
+            if end:
+                file.seek(end - 1)
+                is_torn = file.read(1) != b"\n"
+            line = record.model_dump_json(exclude_defaults=True).encode()
+            file.write((b"\n" if is_torn else b"") + line + b"\n")
+            file.flush()
+
+
+def read_run(folder: Path) -> tuple[dict[str, QuestionRecord], dict[str, Any]]:
+    """The records of a run by the ids of their questions, and its configuration.
+
+    Raises:
+        CallerMistake: there is no run in this folder.
+    """
+    records = _read(folder / ANSWERS)
+    if not records:
+        raise CallerMistake(
+            f"{folder} holds no evaluation.", remedy="Name the folder that --out was given."
+        )
+    try:
+        configuration: dict[str, Any] = json.loads((folder / CONFIGURATION).read_text("utf-8"))
+    except (OSError, ValueError):
+        configuration = {}
+    return records, configuration
+
+
+def _check_configuration(folder: Path, configuration: dict[str, Any]) -> None:
+    path = folder / CONFIGURATION
+    try:
+        known = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        if (folder / ANSWERS).exists():
+            raise CallerMistake(
+                f"{folder} holds answers without their {CONFIGURATION}.",
+                remedy="Choose another folder with --out.",
+            ) from None
+        path.write_text(json.dumps(configuration, indent=2) + "\n", "utf-8")
+        return
+    except ValueError:
+        known = None
+    if known != configuration:
+        names = _differing(known, configuration) if isinstance(known, dict) else ["all of it"]
+        raise CallerMistake(
+            f"{folder} holds a run with another configuration: {', '.join(names)} changed.",
+            remedy="Choose another folder with --out, or remove this one to begin anew. "
+            "With --completions-cache the calls that stay the same cost nothing again.",
+        )
+
+
+def _differing(known: Mapping[str, Any], wanted: Mapping[str, Any], above: str = "") -> list[str]:
+    found = []
+    for name in sorted(set(known) | set(wanted)):
+        old, new = known.get(name), wanted.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += _differing(old, new, f"{above}{name}.")
+        elif old != new:
+            found.append(f"{above}{name}")
+    return found
+
+
+def _read(path: Path) -> dict[str, QuestionRecord]:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    records = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = QuestionRecord.model_validate_json(line)
+        except ValidationError as error:
+            is_whole = line.endswith("}")
+            if is_whole:
+                raise CallerMistake(
+                    f"{path}, line {number}, is no record of this version: "
+                    f"{error.errors()[0]['msg']}.",
+                    remedy="Choose another folder with --out.",
+                ) from error
+            # A process was ended while it wrote this line: the question is asked again.
+            continue
+        records[record.id] = record
+    return records
