@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 STATE ?= .hexprefect
 UV_VERSION := 0.13.9
 
-.PHONY: help setup demo up test lint types unit screenshots benchmarks lock clean
+.PHONY: help setup demo up test lint types unit screenshots api benchmarks lock clean
 
 help: ## say what each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -44,6 +44,9 @@ benchmarks: $(STAMP) ## measure: scheduler overhead, task overhead, simulator sp
 
 screenshots: $(STAMP) ## refresh the screenshots in docs/images (needs Chromium)
 	$(BIN)/python docs/images/take_screenshots.py
+
+api: $(STAMP) ## write docs/api.md anew from the docstrings
+	$(BIN)/python docs/write_api.py
 
 lock: ## write requirements.lock anew from pyproject.toml
 	$(BIN)/uv pip compile pyproject.toml --extra local --extra test --universal --python-version 3.11 \

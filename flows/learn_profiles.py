@@ -33,16 +33,18 @@ _PANEL_INCHES = 3.2
     description="Fit each instance's cost profile to its finished requests; dispatch by it.",
 )
 async def learn_profiles(
-    store_url: Annotated[
-        str | None, Field(description="URL of the store; HEXPREFECT_STORE when left out.")
-    ] = None,
-    window_hours: Annotated[float, Field(gt=0, description="How far back is looked.")] = 24.0,
-    least_requests: Annotated[
-        int, Field(ge=12, description="Finished requests of an instance to learn from at least.")
-    ] = 30,
-    dry_run: Annotated[bool, Field(description="Fit, but write nothing.")] = False,
+    store_url: str | None = None,
+    window_hours: Annotated[float, Field(gt=0)] = 24.0,
+    least_requests: Annotated[int, Field(ge=12)] = 30,
+    dry_run: bool = False,
 ) -> State[dict[str, Any]]:
     """Learn the profiles of a store's instances.
+
+    Args:
+        store_url: URL of the store; HEXPREFECT_STORE when left out.
+        window_hours: How far back finished requests are looked at, in hours.
+        least_requests: An instance with fewer finished requests keeps its profile.
+        dry_run: Fit and show, but write nothing.
 
     Returns:
         Completed with what became of each instance's profile. Completed with the name

@@ -37,25 +37,22 @@ def run_name() -> str:
     description="Start one vLLM server of a GPU pool and keep it in the fleet until cancelled.",
 )
 async def serve_instance(
-    pool: Annotated[
-        str | None,
-        Field(description="Work pool that says how to launch it; that of the flow run by default."),
-    ] = None,
-    replica: Annotated[int, Field(ge=1, description="Which of the pool's replicas.")] = 1,
-    devices: Annotated[
-        str | None, Field(description="CUDA_VISIBLE_DEVICES of the server, for example 0,1,2,3.")
-    ] = None,
-    drain_s: Annotated[
-        float, Field(gt=0, description="Seconds that running requests get to end when cancelled.")
-    ] = 120.0,
-    start_timeout_s: Annotated[
-        float, Field(gt=0, description="Seconds until the server must answer.")
-    ] = 1800.0,
-    restarts: Annotated[
-        int, Field(ge=0, description="How often a server that had served and died is restarted.")
-    ] = 3,
+    pool: str | None = None,
+    replica: Annotated[int, Field(ge=1)] = 1,
+    devices: Annotated[str | None, Field(examples=["0,1,2,3"])] = None,
+    drain_s: Annotated[float, Field(gt=0)] = 120.0,
+    start_timeout_s: Annotated[float, Field(gt=0)] = 1800.0,
+    restarts: Annotated[int, Field(ge=0)] = 3,
 ) -> State[dict[str, Any]]:
     """Serve one instance.
+
+    Args:
+        pool: Work pool that says how to launch it; that of the flow run by default.
+        replica: Which of the pool's replicas, from 1.
+        devices: CUDA_VISIBLE_DEVICES of the server.
+        drain_s: Seconds that running requests get to end when the flow run is cancelled.
+        start_timeout_s: Seconds until the server must answer.
+        restarts: How often a server that had served and died is started again.
 
     Returns:
         Failed, with the end of the server's log, when it did not come up or died too often.

@@ -34,10 +34,7 @@ from hexprefect.store.values import DispatchSettings
 MOST_QUERIES = 300
 """Queries of a window at most: enough for a P95, and seconds of tuning."""
 
-StoreUrl = Annotated[
-    str | None, Field(description="URL of the store; HEXPREFECT_STORE when left out.")
-]
-WindowHours = Annotated[float, Field(gt=0, description="How far the window reaches back.")]
+WindowHours = Annotated[float, Field(gt=0)]
 
 
 @flow(
@@ -45,15 +42,21 @@ WindowHours = Annotated[float, Field(gt=0, description="How far the window reach
     description="Replay the last queries over a grid of α and write the best into the α history.",
 )
 async def tune_alpha(
-    store_url: StoreUrl = None,
+    store_url: str | None = None,
     window_hours: WindowHours = 24.0,
-    objective: Annotated[Objective, Field(description="p95, attainment or mean.")] = "p95",
-    jointly: Annotated[
-        bool, Field(description="Tune order, depth and overload policy together with α.")
-    ] = False,
-    dry_run: Annotated[bool, Field(description="Choose, but write nothing.")] = False,
+    objective: Objective = "p95",
+    jointly: bool = False,
+    dry_run: bool = False,
 ) -> State[dict[str, Any]]:
     """Tune α on a window of the store, or α with the rest of its policy.
+
+    Args:
+        store_url: URL of the store; HEXPREFECT_STORE when left out.
+        window_hours: How far the window of finished queries reaches back, in hours.
+        objective: What is made best: p95 (the 95th percentile of the latencies), attainment (the
+            fraction of queries in time) or mean.
+        jointly: Tune order, depth and overload policy together with α.
+        dry_run: Choose and show the curve, but write nothing.
 
     Returns:
         Completed with the choice and the curve. Completed with the name `NothingToTune` when the
@@ -101,13 +104,21 @@ async def tune_alpha(
     description="Tune α when the P95 of the last window is worse than that of the one before.",
 )
 async def watch_alpha(
-    store_url: StoreUrl = None,
+    store_url: str | None = None,
     window_hours: WindowHours = 1.0,
-    worse_by: Annotated[
-        float, Field(gt=0, description="Relative worsening that triggers tuning.")
-    ] = 0.2,
+    worse_by: Annotated[float, Field(gt=0)] = 0.2,
 ) -> State[dict[str, Any]]:
-    """Compare two windows of finished queries, and run `tune-alpha` when the newer is worse."""
+    """Compare two windows of finished queries, and run `tune-alpha` when the newer is worse.
+
+    Args:
+        store_url: URL of the store; HEXPREFECT_STORE when left out.
+        window_hours: Length of each of the two windows, in hours; the newer ends now.
+        worse_by: By which fraction the P95 must have worsened: 0.2 is a fifth.
+
+    Returns:
+        Completed with what the tuning did. Completed with the name `NothingToCompare` when there
+        are no two windows with answered queries.
+    """
     try:
         store = await asyncio.to_thread(_open_store, store_url)
     except HexprefectError as mistake:

@@ -9,6 +9,7 @@ from hexprefect.commands import automations, fleet, policy, pools, queries, repo
 from hexprefect.commands.ask import ask_command
 from hexprefect.commands.demo import demo_command, up_command
 from hexprefect.commands.evaluate import compare_command, evaluate_command
+from hexprefect.commands.mcp import mcp_command
 from hexprefect.commands.metrics import metrics_command
 from hexprefect.commands.profiles import learn_command, profile_command
 from hexprefect.commands.top import top_command
@@ -28,6 +29,7 @@ app.command("demo")(demo_command)
 app.command("up")(up_command)
 app.command("top")(top_command)
 app.command("metrics")(metrics_command)
+app.command("mcp")(mcp_command)
 app.command("simulate")(simulate)
 app.command("tune")(tune)
 app.command("reproduce")(reproduce)

@@ -1,82 +1,69 @@
 """Take the screenshots of the docs anew: `make screenshots`.
 
-Runs the embedded stack, asks a question, and photographs its flow run in Prefect's UI with headless
-Chromium (from Debian: `apt-get install chromium`, or name another in CHROMIUM).
+Runs the embedded stack, asks a question through the run form of Prefect's UI, follows its flow run,
+and photographs what a person sees; and a nightly report, opened as a file.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import sys
 import tempfile
 from pathlib import Path
 
-from hexprefect.commands.demo import DEFAULT_QUESTION, ask_deployment
+from docs.images.prefect_pages import PrefectPages, browser_page, find_chromium
+from hexprefect.commands.demo import ANSWER_TIMEOUT_S, DEFAULT_QUESTION
 from hexprefect.embedded.folders import Folders
-from hexprefect.embedded.stack import embedded_stack
+from hexprefect.embedded.stack import RunningStack, embedded_stack
 
 IMAGES = Path(__file__).parent
-SIZE = "1500,1000"
-RENDER_MS = 20_000
-TIMEOUT_S = 120.0
-
-
-def find_chromium() -> str:
-    """The browser's program."""
-    found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if found is None:
-        sys.exit("No Chromium: install it (Debian: apt-get install chromium) or set CHROMIUM.")
-    return found
-
-
-async def photograph(chromium: str, url: str, image: Path) -> None:
-    """Render a page and write it as PNG."""
-    with tempfile.TemporaryDirectory() as profile:
-        process = await asyncio.create_subprocess_exec(
-            chromium,
-            *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
-            *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-            *("--no-first-run", "--disable-quic", f"--user-data-dir={profile}"),
-            *(f"--window-size={SIZE}", f"--virtual-time-budget={RENDER_MS}"),
-            *(f"--screenshot={image}", url),
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        try:
-            await asyncio.wait_for(process.wait(), TIMEOUT_S)
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-    print(image)
-
-
-async def find_artifact(api_url: str, flow_run_id: str, words: str) -> str:
-    """Id of a flow run's artifact whose description has these words."""
-    from prefect.client.orchestration import PrefectClient
-    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
-
-    of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run_id]))
-    async with PrefectClient(api_url) as client:
-        found = await client.read_artifacts(artifact_filter=of_run)
-    return str(next(one.id for one in found if words in (one.description or "")))
+REPORT, ARCHIVE = "shop_daily", "shop-daily"
 
 
 async def main() -> None:
-    """Ask, and photograph what a person sees of it."""
+    """Ask, report, and photograph what a person sees of it."""
     chromium = find_chromium()
+    if chromium is None:
+        sys.exit("No Chromium: install it (Debian: apt-get install chromium) or set CHROMIUM.")
     model = sys.argv[1] if len(sys.argv) > 1 else "1.5B"
     with tempfile.TemporaryDirectory() as state:
-        async with embedded_stack(Folders(Path(state)), model=model, tell=print) as stack:
-            asked = {"question": DEFAULT_QUESTION, "database": "demo", "slo_s": 300}
-            record = await ask_deployment(stack, asked)
-            run = f"{stack.ui_url}/runs/flow-run/{record['flow_run_id']}"
-            await photograph(chromium, run, IMAGES / "flow-run.png")
-            for words, image in ((DEFAULT_QUESTION, "sql.png"), ("LLM calls", "timeline.png")):
-                artifact = await find_artifact(stack.api_url, record["flow_run_id"], words)
-                page = f"{stack.ui_url}/artifacts/artifact/{artifact}"
-                await photograph(chromium, page, IMAGES / image)
+        async with (
+            embedded_stack(Folders(Path(state)), model=model, tell=print) as stack,
+            browser_page(chromium) as page,
+        ):
+            await ask(PrefectPages(page, stack.ui_url))
+            document = await report(stack)
+            await page.goto(document.as_uri())
+            await page.screenshot(path=IMAGES / "report.png")
+            print(IMAGES / "report.png")
+
+
+async def ask(pages: PrefectPages) -> None:
+    """One question, from the run form to its artifacts."""
+
+    async def photograph(name: str) -> None:
+        await pages.photograph(IMAGES / name)
+        print(IMAGES / name)
+
+    await pages.open_run_form("ask")
+    await pages.fill_run_form({"question": DEFAULT_QUESTION, "database": "demo"})
+    await photograph("run-form.png")
+    await pages.submit_run_form()
+    await pages.follow_flow_run(DEFAULT_QUESTION, timeout_s=ANSWER_TIMEOUT_S)
+    await photograph("flow-run.png")
+    artifacts = await pages.open_artifacts()
+    await pages.open_artifact(artifacts[DEFAULT_QUESTION], "SELECT")
+    await photograph("sql.png")
+    calls = next(address for words, address in artifacts.items() if "LLM calls" in words)
+    await pages.open_artifact(calls, "candidate_generation")
+    await photograph("timeline.png")
+
+
+async def report(stack: RunningStack) -> Path:
+    """Run a shipped report; its document."""
+    run = ("deployment", "run", "sql-report/nightly", "-p", f"report={REPORT}", "--watch")
+    await stack.prefect(*run, timeout_s=900)
+    return max((stack.folders.state / "reports" / ARCHIVE).glob("*/report.html"))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from hexprefect.errors import CallerMistake, HexprefectError, NoAnswer
 from hexprefect.orchestration.answer_record import empty_record, failed
 from hexprefect.store import Store, StoreNotReady, UnknownTenant, upgrade
 from hexprefect.store.queries import check_slo
+from hexprefect.store.values import UnknownQuery
 from hexprefect.store.views import query_record, tenant_records
 from hexprefect.text2sql import Database
 
@@ -198,6 +199,10 @@ async def ask_deployment(asked: dict[str, Any], store_url: str | None) -> dict[s
         known = await opened.read_async(
             lambda connection: query_record(connection, str(flow_run.id))
         )
+    except UnknownQuery:
+        # It ended before it was a query: the flow refused it, and its state says why.
+        said = flow_run.state.message or flow_run.state.name
+        raise NoAnswer(f"The flow run {flow_run.id} has no query in this store: {said}") from None
     finally:
         opened.close()
     if known["answer"] is None:

@@ -193,5 +193,5 @@ def _share(stage: Record) -> str | None:
 def _rows_description(record: Record) -> str:
     shown = min(len(record["rows"]), MOST_ROWS)
     if record["truncated"] or shown < len(record["rows"]):
-        return f"The first {shown} rows."
-    return f"All {shown} rows."
+        return f"The first {shown} rows." if shown != 1 else "The first row."
+    return {0: "No rows.", 1: "One row."}.get(shown, f"All {shown} rows.")

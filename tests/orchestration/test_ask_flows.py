@@ -13,8 +13,6 @@ from prefect.exceptions import ParameterTypeError
 from prefect.utilities.callables import parameter_schema
 
 from hexprefect.flows.ask_many import ask_many
-from hexprefect.flows.fleet_report import fleet_report
-from hexprefect.flows.sql_report import sql_report
 from hexprefect.flows.text2sql import ask
 from hexprefect.instances.emulator import Computed, Emulator, Generation
 from hexprefect.instances.profiles import default_profile
@@ -159,16 +157,6 @@ async def test_wrong_parameters_are_named(wrong: dict[str, Any], said: str) -> N
         await ask(**{"question": "How many?", "database": "demo", **wrong})
     assert next(iter(wrong)) in str(caught.value)
     assert said in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "flow", [ask, ask_many, sql_report, fleet_report], ids=lambda one: one.fn.__name__
-)
-def test_the_form_in_the_ui_describes_every_parameter(flow: Any) -> None:
-    """Prefect shows what the docstring says of a parameter, and not what its annotation says."""
-    properties = parameter_schema(flow.fn).model_dump()["properties"]
-    assert properties
-    assert {name for name, shown in properties.items() if not shown.get("description")} == set()
 
 
 def test_the_form_names_the_classes_with_their_seconds_and_examples_of_databases() -> None:
