@@ -14,6 +14,7 @@ from hexprefect.orchestration.artifacts import ProgressArtifact, create_answer_a
 from hexprefect.orchestration.ask import SLO_CLASSES, Question, SloClass, ask_in_flow
 from hexprefect.orchestration.databases import shown_database
 from hexprefect.orchestration.task_runner import HexgenTaskRunner
+from hexprefect.text2sql import AgentOptions
 
 LONGEST_NAME = 80
 
@@ -44,6 +45,7 @@ async def ask(
     slo_s: Annotated[float | None, Field(gt=0)] = None,
     evidence: Annotated[str, Field(max_length=8000)] = "",
     slo_class: SloClass | None = None,
+    options: AgentOptions | None = None,
 ) -> State[dict[str, Any]]:
     """Answer one question.
 
@@ -56,6 +58,7 @@ async def ask(
         evidence: What else is known about the words in the question.
         slo_class: How soon the answer is due: interactive 30 s, standard 120 s, relaxed 600 s,
             batch 3600 s. Without a class and seconds, what the deployment has.
+        options: How much effort the question may cost, and whether to abstain or to ask back.
 
     Returns:
         A state whose result is the answer record: Completed with SQL and rows, or Failed with a
@@ -67,7 +70,12 @@ async def ask(
     progress = ProgressArtifact()
     record = await ask_in_flow(
         Question(
-            question=question, database=database, tenant=tenant, slo_s=slo_s, evidence=evidence
+            question=question,
+            database=database,
+            tenant=tenant,
+            slo_s=slo_s,
+            evidence=evidence,
+            options=options,
         ),
         on_progress=progress.tell,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,6 +26,8 @@ from hexprefect.store.queries import check_slo
 from hexprefect.store.values import UnknownTenant
 from hexprefect.store.views import decisions_of, query_record, stage_records
 from hexprefect.text2sql import AgentOptions, Answer, Progress, answer
+from hexprefect.text2sql.audit import Refusal
+from hexprefect.text2sql.linking import Links
 from hexprefect.text2sql.workflow import TEXT2SQL_WORKFLOW
 
 OnProgress = Callable[[Progress], None]
@@ -75,8 +77,8 @@ async def ask_in_flow(asked: Question, *, on_progress: OnProgress | None = None)
     """Answer a question inside a flow with `HexgenTaskRunner`, and end its query.
 
     Returns:
-        The answer record, also when there is no answer: then `state` is `failed` and `error` says
-        why, and `error_kind` whose turn it is (`caller` or `no_answer`).
+        The answer record, also when there is no answer: then `state` is `failed`, `abstained` or
+        `unclear` and `error` says why, and `error_kind` whose turn it is (`caller` or `no_answer`).
     """
     with query_span(
         question=asked.question, database=shown_database(asked.database), tenant=asked.tenant
@@ -95,7 +97,8 @@ async def _ask(asked: Question, on_progress: OnProgress | None) -> AnswerRecord:
         return failed(_record(asked, None), str(mistake), "caller")
     record = _record(asked, query)
     try:
-        record = _with_reply(record, await _answer(asked, query, on_progress))
+        reply, refusals = await _answer(asked, query, on_progress)
+        record = _with_reply(record, reply, refusals)
     except CallerMistake as mistake:
         record = failed(record, str(mistake), "caller")
     except HexprefectError as failure:
@@ -116,7 +119,10 @@ async def _register(asked: Question) -> Query:
     return await describe_query(**wanted)
 
 
-async def _answer(asked: Question, query: Query, on_progress: OnProgress | None) -> Answer:
+async def _answer(
+    asked: Question, query: Query, on_progress: OnProgress | None
+) -> tuple[Answer, tuple[Refusal, ...]]:
+    """The answer, and what the guard refused on the way to it."""
     logger = get_run_logger()
 
     def tell(progress: Progress) -> None:
@@ -126,7 +132,7 @@ async def _answer(asked: Question, query: Query, on_progress: OnProgress | None)
 
     database = await open_database(asked.database, tenant=asked.tenant)
     async with database:
-        return await answer(
+        reply = await answer(
             asked.question,
             database=database,
             complete=traced(completer(query)),
@@ -135,6 +141,7 @@ async def _answer(asked: Question, query: Query, on_progress: OnProgress | None)
             time_left=query.time_left_s,
             on_progress=tell,
         )
+    return reply, tuple(database.refusals)
 
 
 def completer(query: Query) -> Complete:
@@ -173,7 +180,9 @@ def _record(asked: Question, query: Query | None) -> AnswerRecord:
     return record
 
 
-def _with_reply(record: AnswerRecord, reply: Answer) -> AnswerRecord:
+def _with_reply(
+    record: AnswerRecord, reply: Answer, refusals: Sequence[Refusal] = ()
+) -> AnswerRecord:
     replied = {
         **record,
         "state": reply.state,
@@ -183,10 +192,33 @@ def _with_reply(record: AnswerRecord, reply: Answer) -> AnswerRecord:
         "rows": [list(row) for row in reply.rows],
         "truncated": reply.truncated,
         "confidence": reply.confidence,
+        "chosen": reply.chosen,
+        "links": _links_record(reply.links),
+        "missing": list(reply.missing),
+        "readings": [
+            {"description": reading.description, "sql": reading.sql} for reading in reply.readings
+        ],
+        "refusals": [refusal.as_record() for refusal in refusals],
+        "from_cache": reply.from_cache,
         "dropped_work": list(reply.dropped_work),
         "warnings": list(reply.warnings),
     }
-    return replied if reply.state == "answered" else failed(replied, reply.reason, "no_answer")
+    if reply.state == "answered":
+        return replied
+    # An abstention and a question back are no failure of ours, but they are no answer either.
+    return {**failed(replied, reply.reason, "no_answer"), "state": reply.state}
+
+
+def _links_record(links: Links | None) -> dict[str, Any] | None:
+    """What the question was linked to; `by_model` is false where the linking call was skipped."""
+    if links is None:
+        return None
+    return {
+        "by_model": links.by_model,
+        "tables": list(links.tables),
+        "columns": list(links.columns),
+        "values": [match.shown() for match in links.values],
+    }
 
 
 def stages_with_scores(

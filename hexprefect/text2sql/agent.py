@@ -6,89 +6,32 @@ each prompt which stage and which branch of the query it belongs to.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import replace
 
 import anyio.to_thread
-from pydantic import Field
-from pydantic.dataclasses import dataclass as validated_dataclass
 
 from hexprefect.completion import Complete
 from hexprefect.errors import CallerMistake
-from hexprefect.text2sql.candidates import (
-    Candidate,
-    Workbench,
-    branch_name,
-    candidates_that_ran,
-)
+from hexprefect.text2sql.abstention import is_doubtful, missing_words, unmatched_words
+from hexprefect.text2sql.answer_cache import answer_cache, cache_key
+from hexprefect.text2sql.candidates import Candidate, Workbench, candidates_that_ran
+from hexprefect.text2sql.clarification import describe_readings, has_several_readings
 from hexprefect.text2sql.database import Database
+from hexprefect.text2sql.development import develop_candidates
 from hexprefect.text2sql.effort import Effort
-from hexprefect.text2sql.judging import Cluster, cluster_by_rows, contenders, judge
+from hexprefect.text2sql.judging import judge
 from hexprefect.text2sql.linking import Links, link_by_model, link_by_words, rank_tables
+from hexprefect.text2sql.options import AgentOptions
+from hexprefect.text2sql.outcome import Answer, Progress, Reading, State
 from hexprefect.text2sql.prompting import PromptBook
 from hexprefect.text2sql.rendering import render_schema
 from hexprefect.text2sql.schema import Schema
+from hexprefect.text2sql.unit_tests import STAGE as UNIT_TEST_STAGE
+from hexprefect.text2sql.unit_tests import write_unit_tests
+from hexprefect.text2sql.voting import Cluster, cluster_by_rows, contenders
 
 _MAX_QUESTION_CHARACTERS = 4_000
-
-
-@validated_dataclass(frozen=True, slots=True, kw_only=True)
-class AgentOptions:
-    """How much effort a question may cost.
-
-    Raises:
-        pydantic.ValidationError: a number is out of its range.
-    """
-
-    candidates: int = Field(default=2, ge=1, le=8)
-    max_corrections: int = Field(default=2, ge=0, le=5)
-    """Corrections of each candidate after an error or an empty result."""
-    judge: bool = True
-    """Whether a judge is asked when candidates disagree; else the largest group is taken."""
-    linking_from_tables: int = Field(default=5, ge=1)
-    """A schema with fewer tables is read whole by the model anyway: no linking call."""
-    schema_token_budget: int = Field(default=6_000, ge=200)
-    """Estimated tokens of the schema in a prompt; what does not fit is named as left out."""
-    expected_call_s: float = Field(default=5.0, gt=0)
-    """Seconds a call is taken to need until the query has seen its first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """A step of the query, for a progress display."""
-
-    step: str
-    """A stage, or `schema` and `done`, which need no model."""
-    message: str
-    fraction: float
-    """How much of the expected work is done, 0 to 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """How a question ended. A failed one has no rows and a reason that a person understands."""
-
-    state: Literal["answered", "failed"]
-    sql: str | None = None
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[Any, ...], ...] = ()
-    types: tuple[str, ...] = ()
-    truncated: bool = False
-    candidates: tuple[Candidate, ...] = ()
-    dropped_work: tuple[str, ...] = ()
-    """Optional work left out for want of time, each with its reason."""
-    warnings: tuple[str, ...] = ()
-    reason: str | None = None
-    links: Links | None = None
-    """What the question was linked to; None when it ended before."""
-    chosen: str | None = None
-    """The branch that the answer comes from."""
-    voted: str | None = None
-    """The branch that the plain vote by result would have taken, before any judging."""
-    confidence: float | None = None
-    """How sure the answer is, 0 to 1: the fraction of the candidates that gave its rows."""
 
 
 async def answer(
@@ -100,6 +43,7 @@ async def answer(
     evidence: str = "",
     time_left: Callable[[], float] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    model: str = "",
 ) -> Answer:
     """Answer one question with checked SQL.
 
@@ -111,9 +55,12 @@ async def answer(
         evidence: what else is known about the question's words, for example a glossary.
         time_left: seconds to the deadline; asked before each piece of optional work.
         on_progress: told of each step; must not block.
+        model: what serves the prompts; an answer of another is not given again.
 
     Returns:
-        The answer, also when there is none: then `state` is `failed` and `reason` says why.
+        The answer, also when there is none: then `state` is `failed`, `abstained` (the schema does
+        not hold what is asked for) or `unclear` (there are several readings), and `reason` says
+        why.
 
     Raises:
         CallerMistake: the question is empty or far too long, or the database cannot be read.
@@ -122,7 +69,7 @@ async def answer(
     options = options or AgentOptions()
     effort = Effort(complete, time_left, options.expected_call_s)
     query = _Query(question, evidence, database, options, effort, on_progress or _ignore)
-    return await query.answer()
+    return await query.answer_once(model)
 
 
 def _ignore(progress: Progress) -> None:
@@ -159,11 +106,34 @@ class _Query:
         self.tell = tell
         self.warnings: list[str] = []
 
-    async def answer(self) -> Answer:
+    async def answer_once(self, model: str) -> Answer:
+        """The answer, or the one that was given before if the options allow it."""
         self.tell(Progress("schema", f"Reading the schema of {self.database.url}", 0.0))
         schema = await self.database.schema()
+        key = None
+        if self.options.reuse_answers_s:
+            key = await cache_key(
+                self.question,
+                self.evidence,
+                database=self.database,
+                schema=schema,
+                options=self.options,
+                model=model,
+            )
+        if key and (known := answer_cache.find(key, within_s=self.options.reuse_answers_s)):
+            self.tell(Progress("done", "Answered as before", 1.0))
+            return known
+        found = await self.answer(schema)
+        if key:
+            answer_cache.keep(key, found)
+        return found
+
+    async def answer(self, schema: Schema) -> Answer:
+        """Link, write candidates, choose."""
         if not schema.tables:
-            return self._failed((), "The database has no table or view that this user can read.")
+            return self._without_rows(
+                "failed", "The database has no table or view that this user can read."
+            )
         links, book = await self._link(schema)
         workbench = Workbench(
             self.database,
@@ -174,11 +144,14 @@ class _Query:
             self.options.max_corrections,
         )
         self.tell(Progress("candidate_generation", "Writing candidates", 0.3))
-        candidates = await self._develop(workbench)
-        ran = candidates_that_ran(candidates)
-        if not ran:
-            return self._failed(candidates, _why_nothing_ran(candidates), links)
-        clusters = contenders(cluster_by_rows(ran))
+        candidates = await develop_candidates(workbench, self.options)
+        clusters = contenders(cluster_by_rows(candidates_that_ran(candidates)))
+        if missing := await self._missing(book, schema, links, candidates, clusters):
+            return self._abstained(candidates, links, missing)
+        if not clusters:
+            return self._without_rows("failed", _why_nothing_ran(candidates), candidates, links)
+        if readings := await self._readings(book, candidates, clusters):
+            return self._unclear(candidates, links, readings)
         chosen = await self._choose(book, clusters)
         self.tell(Progress("done", f"Answered with {chosen.representative.branch}", 1.0))
         return self._answered(candidates, chosen, clusters[0], links)
@@ -219,60 +192,70 @@ class _Query:
             words = f"{self.question} {self.evidence}"
             ranking = rank_tables(words, schema, linked=links.tables)
             rendered = render_schema(schema, token_budget=budget, ranking=ranking)
-        return PromptBook(schema.dialect, rendered, self.question, self.evidence)
-
-    async def _develop(self, workbench: Workbench) -> tuple[Candidate, ...]:
-        """All candidates at once; those still at work when time is up are given up."""
-        numbers = [1]
-        for number in range(2, self.options.candidates + 1):
-            # The first must be written in any case; the next cost time only where they queue.
-            if self.effort.affords(
-                f"candidate_generation ({branch_name(number)})", calls_in_a_row=2
-            ):
-                numbers.append(number)
-        async with asyncio.TaskGroup() as group:
-            branches = [group.create_task(workbench.develop(number)) for number in numbers]
-            unfinished = await self._wait(branches)
-            for branch in unfinished:
-                branch.cancel()
-        return tuple(
-            Candidate(branch_name(number), error="given up: the time was up")
-            if branch.cancelled()
-            else branch.result()
-            for number, branch in zip(numbers, branches, strict=True)
+        return PromptBook(
+            schema.dialect,
+            rendered,
+            self.question,
+            self.evidence,
+            worked_examples=self.options.worked_examples,
         )
 
-    async def _wait(self, branches: list[asyncio.Task[Candidate]]) -> set[asyncio.Task[Candidate]]:
-        """Wait for all; once one has rows, only as long as there is time."""
-        pending = set(branches)
-        while pending:
-            has_rows = any(task.done() and task.result().ran for task in branches)
-            left = self.effort.seconds_left
-            if has_rows and left <= 0:
-                count = len(pending)
-                self.effort.dropped.append(
-                    f"candidate_generation: {count} unfinished at the deadline"
-                )
-                return pending
-            timeout = left if has_rows and left != float("inf") else None
-            _, pending = await asyncio.wait(
-                pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
-            )
-        return pending
-
     async def _choose(self, book: PromptBook, clusters: tuple[Cluster, ...]) -> Cluster:
-        """The only cluster, else the judge's, else the largest."""
-        first = clusters[0]
-        if len(clusters) == 1 or not self.options.judge:
-            return first
-        if not self.effort.affords("judge", calls_in_a_row=1):
-            return first
-        self.tell(Progress("judge", f"Judging {len(clusters)} different results", 0.8))
+        """The only cluster, else what the options say; without time for that, the vote's."""
+        selection = self.options.selection
+        if len(clusters) == 1 or selection == "vote":
+            return clusters[0]
+        stage = "judge" if selection == "judge" else UNIT_TEST_STAGE
+        if not self.effort.affords(stage, calls_in_a_row=1):
+            return clusters[0]
+        self.tell(Progress(stage, f"Choosing between {len(clusters)} different results", 0.8))
         try:
-            return await judge(book, clusters, self.effort)
+            if selection == "judge":
+                return await judge(book, clusters, self.effort)
+            return (await write_unit_tests(book, self.effort)).choose(clusters)
         except Exception as error:
-            self.warnings.append(f"The judge gave no verdict, the first result was taken: {error}")
-            return first
+            self.warnings.append(f"The {stage} gave no verdict, the vote was taken: {error}")
+            return clusters[0]
+
+    async def _missing(
+        self,
+        book: PromptBook,
+        schema: Schema,
+        links: Links,
+        candidates: tuple[Candidate, ...],
+        clusters: tuple[Cluster, ...],
+    ) -> tuple[str, ...]:
+        """What the question needs and the schema lacks; asked only where something says so."""
+        if not self.options.abstain or not is_doubtful(candidates, clusters, schema):
+            return ()
+        words = await anyio.to_thread.run_sync(
+            unmatched_words, self.question, self.evidence, schema, links
+        )
+        if not words or not self.effort.affords("judge (answerability)", calls_in_a_row=1):
+            return ()
+        self.tell(Progress("judge", "Checking whether the schema can answer this", 0.8))
+        try:
+            return await missing_words(book, words, self.effort)
+        except Exception as error:
+            self.warnings.append(f"Whether the schema can answer this is not known: {error}")
+            return ()
+
+    async def _readings(
+        self, book: PromptBook, candidates: tuple[Candidate, ...], clusters: tuple[Cluster, ...]
+    ) -> tuple[Reading, ...]:
+        """The readings to offer, when the question has several and the options ask for that."""
+        if not self.options.clarify or not has_several_readings(
+            clusters, candidates=len(candidates)
+        ):
+            return ()
+        if not self.effort.affords("judge (readings)", calls_in_a_row=1):
+            return ()
+        self.tell(Progress("judge", f"Describing {len(clusters)} readings", 0.9))
+        try:
+            return await describe_readings(book, clusters, self.effort)
+        except Exception as error:
+            self.warnings.append(f"The readings could not be put into words: {error}")
+            return ()
 
     def _answered(
         self, candidates: tuple[Candidate, ...], cluster: Cluster, voted: Cluster, links: Links
@@ -296,12 +279,32 @@ class _Query:
             confidence=round(len(cluster.candidates) / len(candidates), 3),
         )
 
-    def _failed(
-        self, candidates: tuple[Candidate, ...], reason: str, links: Links | None = None
+    def _abstained(
+        self, candidates: tuple[Candidate, ...], links: Links, missing: tuple[str, ...]
+    ) -> Answer:
+        named = ", ".join(missing)
+        reason = f"The question needs what this database does not hold: {named}."
+        ended = self._without_rows("abstained", reason, candidates, links)
+        return replace(ended, missing=missing)
+
+    def _unclear(
+        self, candidates: tuple[Candidate, ...], links: Links, readings: tuple[Reading, ...]
+    ) -> Answer:
+        offered = " Or: ".join(reading.description for reading in readings)
+        reason = f"The question can be understood in {len(readings)} ways. {offered}"
+        ended = self._without_rows("unclear", reason, candidates, links)
+        return replace(ended, readings=readings)
+
+    def _without_rows(
+        self,
+        state: State,
+        reason: str,
+        candidates: tuple[Candidate, ...] = (),
+        links: Links | None = None,
     ) -> Answer:
         self.tell(Progress("done", reason, 1.0))
         return Answer(
-            "failed",
+            state,
             candidates=candidates,
             dropped_work=tuple(self.effort.dropped),
             warnings=tuple(self.warnings),

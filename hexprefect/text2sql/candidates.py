@@ -5,21 +5,34 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
+
+import anyio.to_thread
 
 from hexprefect.completion import Prompt
 from hexprefect.errors import CallerMistake, HexprefectError
-from hexprefect.text2sql.correction import EMPTY_RESULT, correction_prompt, describe
+from hexprefect.text2sql.correction import (
+    EMPTY_RESULT,
+    correction_prompt,
+    describe,
+    unknown_name,
+)
 from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.effort import Effort
 from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.extraction import extract_sql
 from hexprefect.text2sql.prompting import PromptBook
+from hexprefect.text2sql.repair import repaired
+from hexprefect.text2sql.repetition import has_repeated_rows, repetition
+from hexprefect.text2sql.respelling import respelled
 from hexprefect.text2sql.rows import Rows
 from hexprefect.text2sql.schema import Schema
 
 logger = logging.getLogger(__name__)
 
 STAGE = "candidate_generation"
+_REPAIRS = 2
+"""Of one draft: a join that was missing may repeat rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,8 @@ class Draft:
     """As executed when the guard passed it, else as proposed; None when none was proposed."""
     rows: Rows | None = None
     error: str | None = None
+    by: Literal["model", "repair"] = "model"
+    """Who wrote it: the model, or code that put a detail of the draft before it right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +116,7 @@ class Workbench:
     max_corrections: int
 
     async def develop(self, number: int) -> Candidate:
-        """Generate → execute → correct, until it gives rows or the corrections are used up.
+        """Generate → execute → repair → correct, until it gives rows or the corrections are spent.
 
         Every failure of a call or of the database ends in the candidate, never in an exception, so
         that one branch cannot take the others with it; a cancellation passes through.
@@ -118,6 +133,11 @@ class Workbench:
             candidate, problem = await self._try(candidate, completion.text)
             candidate = replace(candidate, corrections=attempt)
             drafts.append(Draft(candidate.sql, candidate.rows, candidate.error))
+            for _ in range(_REPAIRS):
+                if (mended := await self._mend(candidate)) is None:
+                    break
+                drafts.append(Draft(mended.sql, mended.rows, by="repair"))
+                candidate, problem = replace(mended, corrections=attempt), None
             best = _better(best, candidate)
             if problem is None or attempt == self.max_corrections:
                 break
@@ -146,13 +166,65 @@ class Workbench:
                 logger.exception("%s failed in an unforeseen way", before.branch)
                 return Candidate(before.branch, sql=sql, error=_words(error)), None
             failed = Candidate(before.branch, sql=sql, error=str(error))
-            return failed, describe(error, self.schema) if _is_correctable(error) else None
+            if not _is_correctable(error):
+                return failed, None
+            # A catalogue may hold thousands of tables: looking through it is no work for the loop.
+            return failed, await anyio.to_thread.run_sync(self._describe, error, sql)
         found = Candidate(before.branch, sql=checked.sql, rows=rows)
         if not rows.is_empty:
             return found, None
         # The same empty answer twice is an answer: some questions have none.
         repeated = before.ran and before.sql == found.sql
         return found, None if repeated else EMPTY_RESULT
+
+    async def _mend(self, before: Candidate) -> Candidate | None:
+        """What the catalogue alone makes of a statement that failed, found nothing, or found the
+        same several times.
+
+        Only what returns rows: else the model is asked, who knows more than the catalogue.
+        """
+        try:
+            if before.rows is not None and has_repeated_rows(before.rows):
+                return await self._with_each_row_once(before)
+            sql = await anyio.to_thread.run_sync(self._mended, before)
+            if sql is None:
+                return None
+            checked = await self.database.check(sql)
+            rows = await self.database.run_checked(checked)
+        except HexprefectError as error:
+            logger.debug("the repair of %s does not run: %s", before.branch, error)
+            return None
+        except Exception:
+            # Ours to mend, but no reason to lose the branch: the model corrects it as well.
+            logger.exception("the statement of %s could not be repaired", before.branch)
+            return None
+        return None if rows.is_empty else Candidate(before.branch, sql=checked.sql, rows=rows)
+
+    async def _with_each_row_once(self, before: Candidate) -> Candidate | None:
+        """Without the repetitions of a join, if it is a join that repeats them."""
+        sql = before.sql or ""
+        found = await anyio.to_thread.run_sync(repetition, sql, self.schema)
+        if found is None or not has_repeated_rows(await self.database.execute(found.keys)):
+            return None
+        checked = await self.database.check(found.distinct)
+        rows = await self.database.run_checked(checked)
+        return Candidate(before.branch, sql=checked.sql, rows=rows)
+
+    def _mended(self, before: Candidate) -> str | None:
+        if before.sql is None:
+            return None
+        if before.rows is None:
+            is_misnamed = unknown_name(before.error or "") is not None
+            return repaired(before.sql, self.schema) if is_misnamed else None
+        return respelled(before.sql, self.schema) if before.rows.is_empty else None
+
+    def _describe(self, error: HexprefectError, sql: str | None) -> str:
+        omitted = self.book.schema.omitted_tables
+        try:
+            return describe(error, self.schema, sql=sql or "", omitted=omitted)
+        except Exception:
+            logger.exception("an error could not be explained")
+            return f"It failed: {error}"
 
 
 def _better(old: Candidate, new: Candidate) -> Candidate:

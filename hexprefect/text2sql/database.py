@@ -133,6 +133,10 @@ class Database:
                 self._schema_asked_at = now
             return self._schema
 
+    async def data_version(self) -> str | None:
+        """Changes whenever a row changes; None where the engine does not tell."""
+        return await self._in_thread(self.adapter.data_version)
+
     async def check(self, sql: str) -> CheckedStatement:
         """Put a statement through the guard without running it.
 

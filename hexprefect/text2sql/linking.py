@@ -8,19 +8,17 @@ along with them.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import bm25s
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from hexprefect.completion import Complete, Prompt
-from hexprefect.text2sql.extraction import without_thoughts
 from hexprefect.text2sql.names import words_of
-from hexprefect.text2sql.prompting import PromptBook, json_answer
+from hexprefect.text2sql.prompting import PromptBook, json_answer, read_json
 from hexprefect.text2sql.rendering import qualified_name
 from hexprefect.text2sql.schema import Schema, Table
 from hexprefect.text2sql.value_index import value_index
@@ -40,6 +38,8 @@ class Links:
     columns: tuple[str, ...] = ()
     """As `table.column`."""
     values: tuple[ValueMatch, ...] = ()
+    by_model: bool = False
+    """Whether the model was asked; values are found without it."""
 
     def hints(self) -> str:
         """Lines for a prompt; empty when nothing was found. Values are quoted data."""
@@ -92,7 +92,7 @@ async def link_by_model(book: PromptBook, schema: Schema, complete: Complete) ->
     An answer that cannot be read links nothing, which costs the hint and nothing else.
     """
     completion = await complete(linking_prompt(book))
-    answer = _read(completion.text)
+    answer = read_json(completion.text, _LinkingAnswer) or _LinkingAnswer()
     tables = [found for name in answer.tables if (found := _table(schema, name)) is not None]
     columns = []
     for name in answer.columns:
@@ -106,6 +106,7 @@ async def link_by_model(book: PromptBook, schema: Schema, complete: Complete) ->
         tables=tuple(dict.fromkeys(table.full_name for table in tables)),
         columns=tuple(dict.fromkeys(columns)),
         values=value_index(schema).find(book.question, phrases=answer.values),
+        by_model=True,
     )
 
 
@@ -144,7 +145,7 @@ class _ColumnIndex:
                     [table.comment or "", column.comment or "", *column.samples]
                 ).lower()
                 names = words_of(table.name) + words_of(column.name)
-                documents.append([_stem(word) for word in names * 2 + words_of(text)])
+                documents.append([stem(word) for word in names * 2 + words_of(text)])
                 self.owners.append(table.full_name)
         self.retriever = bm25s.BM25()
         self.retriever.index(documents, show_progress=False)
@@ -159,7 +160,7 @@ def _column_scores(question: str, schema: Schema) -> list[tuple[str, float]]:
     if schema not in _column_indexes:
         _column_indexes[schema] = _ColumnIndex(schema)
     index = _column_indexes[schema]
-    query = [_stem(word) for word in words_of(question)]
+    query = [stem(word) for word in words_of(question)]
     wanted = min(_COLUMNS_RANKED, len(index.owners))
     found, scores = index.retriever.retrieve([query], k=wanted, show_progress=False)
     return [
@@ -180,15 +181,6 @@ def _neighbours(schema: Schema) -> defaultdict[str, set[str]]:
     return neighbours
 
 
-def _read(text: str) -> _LinkingAnswer:
-    answer = without_thoughts(text)
-    start, end = answer.find("{"), answer.rfind("}")
-    try:
-        return _LinkingAnswer.model_validate(json.loads(answer[start : end + 1]))
-    except (ValueError, ValidationError):
-        return _LinkingAnswer()
-
-
 def _table(schema: Schema, name: str) -> Table | None:
     owner, _, bare = name.rpartition(".")
     return schema.table(_bare(bare), _bare(owner) or None)
@@ -198,8 +190,8 @@ def _bare(name: str) -> str:
     return name.strip().strip("\"'`[]")
 
 
-def _stem(word: str) -> str:
-    """Enough of a stem for identifiers: plural endings."""
+def stem(word: str) -> str:
+    """A word without a plural ending: enough of a stem for identifiers."""
     if len(word) > 4 and word.endswith("ies"):
         return word[:-3] + "y"
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

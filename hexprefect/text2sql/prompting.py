@@ -8,14 +8,18 @@ comes last.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from string import Template
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from hexprefect.completion import Message, PrefixSegment, Prompt
+from hexprefect.text2sql.extraction import without_thoughts
 from hexprefect.text2sql.rendering import RenderedSchema, estimated_tokens
 
 DIALECT_NAMES = {
@@ -24,6 +28,9 @@ DIALECT_NAMES = {
     "duckdb": "DuckDB",
     "mysql": "MySQL",
 }
+
+
+Shape = TypeVar("Shape", bound=BaseModel)
 
 
 @cache
@@ -42,12 +49,14 @@ class PromptBook:
         schema: the rendered schema.
         question: as the user asked it.
         evidence: what else is known (a glossary, a definition); empty when nothing is.
+        worked_examples: whether questions on an invented shop come first, with their statements.
     """
 
     dialect: str
     schema: RenderedSchema
     question: str
     evidence: str = ""
+    worked_examples: bool = False
 
     def prompt(
         self,
@@ -66,6 +75,8 @@ class PromptBook:
             dialect_name=DIALECT_NAMES[self.dialect],
             dialect_notes=template(f"dialect_{self.dialect}").template.strip(),
         )
+        if self.worked_examples:
+            static = f"{static}\n{template('worked_examples').template}"
         evidence = f"Known: {self.evidence.strip()}\n" if self.evidence.strip() else ""
         task = template(file).substitute(
             {"question": self.question.strip(), "evidence": evidence} | dict(values)
@@ -92,3 +103,24 @@ class PromptBook:
 def json_answer(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     """OpenAI's `response_format` for an answer that must follow a JSON schema."""
     return {"type": "json_schema", "json_schema": {"name": name, "schema": dict(schema)}}
+
+
+def read_json_object(text: str) -> dict[str, Any] | None:
+    """The JSON object in a completion, whatever stands around it; None when there is none."""
+    answer = without_thoughts(text)
+    try:
+        found = json.loads(answer[answer.find("{") : answer.rfind("}") + 1])
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def read_json(text: str, shape: type[Shape]) -> Shape | None:
+    """The JSON object in a completion as `shape`; None when there is none or it is another."""
+    found = read_json_object(text)
+    if found is None:
+        return None
+    try:
+        return shape.model_validate(found)
+    except ValidationError:
+        return None

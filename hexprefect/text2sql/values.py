@@ -20,7 +20,7 @@ _SAID_IN_QUESTION = 85.0
 """rapidfuzz's partial ratio."""
 SHOWN = 6
 """Matches shown to the model, at most."""
-_COMMON_WORDS = frozenset(
+COMMON_WORDS = frozenset(
     {
         "a", "an", "the", "of", "in", "on", "at", "for", "to", "from", "by", "with", "and",
         "or", "not", "is", "are", "was", "were", "be", "have", "has", "had", "do", "does",
@@ -33,6 +33,7 @@ _COMMON_WORDS = frozenset(
         "first", "last", "new", "old",
     }
 )  # fmt: skip
+"""Words of questions that are no values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def phrases_of(question: str) -> list[str]:
     for length in range(min(_LONGEST_PHRASE_WORDS, len(words)), 0, -1):
         for start in range(len(words) - length + 1):
             run = words[start : start + length]
-            if all(word in _COMMON_WORDS or not word for word in run):
+            if all(word in COMMON_WORDS or not word for word in run):
                 continue
             if length == 1 and len(run[0]) < 2 and not run[0].isalpha():
                 continue

@@ -14,8 +14,9 @@ TEXT2SQL_WORKFLOW = Workflow(
         WorkflowNode(
             "candidate_generation",
             needs=("schema_linking",),
-            # Two branches a query, side by side: the critical path counts one of them.
-            expected_visits=1.0,
+            # Two branches a query, side by side: the critical path counts one of them. A third
+            # follows where they differ.
+            expected_visits=1.3,
             input_tokens=1_100,
             output_tokens=90,
         ),
@@ -29,8 +30,9 @@ TEXT2SQL_WORKFLOW = Workflow(
         WorkflowNode(
             "judge",
             needs=("self_correction",),
-            expected_visits=0.4,
-            input_tokens=1_500,
+            # Asked whether the schema can answer where the candidates leave that in doubt.
+            expected_visits=0.1,
+            input_tokens=1_300,
             output_tokens=50,
         ),
     )

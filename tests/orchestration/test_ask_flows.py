@@ -19,6 +19,7 @@ from hexprefect.instances.profiles import default_profile
 from hexprefect.orchestration.ask import SLO_CLASSES
 from hexprefect.store import InstanceSpec, tables
 from hexprefect.store.fleet import enter_instance
+from hexprefect.text2sql import AgentOptions
 from tests.orchestration.bench import Fleet
 
 pytestmark = [pytest.mark.usefixtures("seen_by_prefect"), pytest.mark.timeout(180)]
@@ -26,10 +27,19 @@ pytestmark = [pytest.mark.usefixtures("seen_by_prefect"), pytest.mark.timeout(18
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+PURGE = "SELECT 1; DELETE FROM customer"
+
+
 def sql_writer(generation: Generation) -> str:
     asked = generation.text.rsplit("Question:", 1)[-1]
+    if '"missing"' in asked:
+        return '{"missing": ["blood"]}'
     if "JSON object" in asked:
         return '{"tables": ["customer"], "columns": ["customer.id"], "values": []}'
+    if "blood" in asked:
+        return "SELECT blood_type FROM customer"
+    if "purge" in asked:
+        return f"```sql\n{PURGE}\n```"
     if "nothing" in asked:
         return "I cannot write that."
     return "```sql\nSELECT COUNT(*) AS n FROM customer\n```"
@@ -59,6 +69,47 @@ async def test_the_record_explains_the_answer() -> None:
         [score["instance"] for score in stage["dispatch"]["scores"]] == ["gpu"]
         for stage in record["stages"]
     )
+    json.dumps(record, allow_nan=False)
+
+
+async def test_the_record_says_what_was_linked_and_chosen() -> None:
+    record = await ask("How many customers do we have?", database="demo")
+    assert record["chosen"] == "candidate-1"
+    assert record["links"]["by_model"]
+    assert record["links"]["columns"] == ["customer.id"]
+    skipped = await ask(
+        "How many customers do we have?",
+        database="demo",
+        options=AgentOptions(linking_from_tables=99, candidates=1),
+    )
+    assert not skipped["links"]["by_model"]
+    assert [stage["stage"] for stage in skipped["stages"]] == ["candidate_generation"]
+
+
+async def test_options_are_a_parameter_that_a_form_can_fill(fleet: Fleet) -> None:
+    form: Any = {"candidates": 1, "linking_from_tables": 99, "abstain": False}
+    record = await ask("How many customers do we have?", database="demo", options=form)
+    assert len(record["stages"]) == 1
+    with pytest.raises(ParameterTypeError, match="candidates"):
+        await ask("How many?", database="demo", options={**form, "candidates": 0})
+
+
+async def test_an_abstention_is_a_failed_run_that_names_what_is_missing(fleet: Fleet) -> None:
+    state: Any = await ask("What is the blood type?", database="demo", return_state=True)
+    assert state.is_failed()
+    record = await state.aresult(raise_on_failure=False)
+    assert (record["state"], record["missing"]) == ("abstained", ["blood"])
+    assert record["error_kind"] == "no_answer"
+    assert "blood" in state.message
+    [query] = fleet.rows(tables.queries)
+    assert query["state"] == "failed"
+
+
+async def test_what_the_guard_refused_is_in_the_record() -> None:
+    state: Any = await ask("Please purge them", database="demo", return_state=True)
+    record = await state.aresult(raise_on_failure=False)
+    assert {refusal["statement"] for refusal in record["refusals"]} == {PURGE}
+    assert record["refusals"][0]["rule"] == "one-statement"
     json.dumps(record, allow_nan=False)
 
 

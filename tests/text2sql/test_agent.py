@@ -18,7 +18,7 @@ SINGERS = Path(__file__).resolve().parents[2] / "../shared/data/spider/concert_s
 COUNT = "```sql\nSELECT COUNT(*) FROM customer\n```"
 NAMES = "```sql\nSELECT name FROM customer\n```"
 BROKEN = "```sql\nSELECT nane FROM customer\n```"
-NOTHING = "```sql\nSELECT name FROM customer WHERE city = 'london'\n```"
+NOTHING = "```sql\nSELECT name FROM customer WHERE city = 'Atlantis'\n```"
 
 
 class ScriptedModel:
@@ -77,7 +77,7 @@ async def test_disagreeing_candidates_are_judged(shop: Database) -> None:
         candidate_generation_candidate_2=COUNT,
         judge='{"reason": "a count was asked for", "choice": "B"}',
     )
-    found = await ask(model, shop)
+    found = await ask(model, shop, candidates=2, selection="judge")
     assert found.rows == ((3,),)
     assert model.stages().count("judge") == 1
     assert "SELECT name FROM customer" in model.last("judge")
@@ -90,7 +90,7 @@ async def test_an_unreadable_verdict_takes_the_first(shop: Database, verdict: st
         candidate_generation_candidate_2=NAMES,
         judge=verdict,
     )
-    assert (await ask(model, shop)).rows == ((3,),)
+    assert (await ask(model, shop, candidates=2, selection="judge")).rows == ((3,),)
 
 
 async def test_an_answer_tells_what_was_linked_voted_chosen_and_how_many_agreed(
@@ -102,7 +102,8 @@ async def test_an_answer_tells_what_was_linked_voted_chosen_and_how_many_agreed(
         candidate_generation_candidate_2=COUNT,
         judge='{"reason": "a count was asked for", "choice": "B"}',
     )
-    found = await ask(model, shop, linking_from_tables=1)
+    options = {"candidates": 2, "selection": "judge", "linking_from_tables": 1}
+    found = await ask(model, shop, **options)
     assert found.links is not None
     assert found.links.columns == ("customer.name",)
     assert (found.voted, found.chosen) == ("candidate-1", "candidate-2")
@@ -126,6 +127,123 @@ async def test_every_draft_of_a_candidate_is_kept_in_order(shop: Database) -> No
     assert nothing.rows is not None
     assert nothing.rows.is_empty
     assert names.rows == candidate.rows
+
+
+async def test_a_third_candidate_settles_what_two_disagree_on(shop: Database) -> None:
+    model = ScriptedModel(
+        candidate_generation_candidate_1=NAMES,
+        candidate_generation_candidate_2=COUNT,
+        candidate_generation_candidate_3=COUNT,
+    )
+    found = await ask(model, shop)
+    assert (found.rows, found.chosen, found.confidence) == (((3,),), "candidate-2", 0.667)
+    assert model.stages() == ["candidate_generation"] * 3
+
+
+async def test_one_candidate_is_enough_where_a_second_could_not_win(shop: Database) -> None:
+    model = ScriptedModel(candidate_generation=COUNT)
+    assert (await ask(model, shop, candidates=2)).rows == ((3,),)
+    assert len(model.prompts) == 1
+
+
+async def test_the_second_round_is_written_side_by_side_and_only_once(shop: Database) -> None:
+    at_work: list[str] = []
+    rounds: list[list[str]] = []
+
+    async def complete(prompt: Prompt) -> Completion:
+        at_work.append(str(prompt.branch))
+        await asyncio.sleep(0)
+        if at_work:
+            rounds.append(sorted(at_work))
+            at_work.clear()
+        return Completion(f"SELECT {prompt.seed}", 1, 1)
+
+    found = await ask(complete, shop, candidates=5)
+    names = [f"candidate-{number}" for number in range(1, 6)]
+    assert rounds == [names[:3], names[3:]]
+    assert found.chosen == "candidate-1"
+
+
+async def test_unit_tests_take_the_result_that_keeps_to_them(shop: Database) -> None:
+    model = ScriptedModel(
+        candidate_generation_candidate_1=NAMES,
+        candidate_generation_candidate_2="SELECT name, city FROM customer WHERE city = 'London'",
+        unit_test_generation='{"columns": 2, "rows": "one", "values": ["London", "Oslo"]}',
+    )
+    found = await answer(
+        "Who lives in London, and where?",
+        database=shop,
+        complete=model,
+        options=AgentOptions(candidates=2, selection="unit_tests"),
+    )
+    assert (found.voted, found.chosen) == ("candidate-1", "candidate-2")
+    assert "SELECT name FROM" not in model.last("unit_test_generation")
+
+
+@pytest.mark.parametrize("written", ["", "no", "[]", '{"columns": "two"}', '{"columns": 0}'])
+async def test_unreadable_unit_tests_leave_the_vote(shop: Database, written: str) -> None:
+    model = ScriptedModel(
+        candidate_generation_candidate_1=NAMES,
+        candidate_generation_candidate_2=COUNT,
+        unit_test_generation=written,
+    )
+    assert (await ask(model, shop, candidates=2, selection="unit_tests")).chosen == "candidate-1"
+
+
+async def test_a_question_with_several_readings_is_asked_back(shop: Database) -> None:
+    model = ScriptedModel(
+        candidate_generation_candidate_1=NAMES,
+        candidate_generation_candidate_2=COUNT,
+        judge='{"A": "Who the customers are.", "B": "How many there are."}',
+    )
+    found = await ask(model, shop, candidates=2, clarify=True)
+    assert found.state == "unclear"
+    assert [item.description for item in found.readings] == [
+        "Who the customers are.",
+        "How many there are.",
+    ]
+    assert found.readings[1].sql == "SELECT COUNT(*) FROM customer"
+    assert found.reason is not None
+    assert "How many there are." in found.reason
+    assert found.rows == ()
+
+
+@pytest.mark.parametrize("written", ["", "{}", '{"A": "Only one."}', '{"A": 1, "B": ""}'])
+async def test_readings_without_words_are_no_question_back(shop: Database, written: str) -> None:
+    model = ScriptedModel(
+        candidate_generation_candidate_1=NAMES,
+        candidate_generation_candidate_2=COUNT,
+        judge=written,
+    )
+    assert (await ask(model, shop, candidates=2, clarify=True)).state == "answered"
+
+
+async def test_a_name_that_was_cut_from_a_large_schema_comes_back_in_the_correction(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "wide.sqlite"
+    connection = sqlite3.connect(path)
+    for number in range(60):
+        connection.execute(f"CREATE TABLE filler_{number} (customer TEXT, name TEXT, beta TEXT)")
+    connection.execute("CREATE TABLE zeta (loyalty_points INTEGER)")
+    connection.execute("INSERT INTO zeta VALUES (7)")
+    connection.commit()
+    connection.close()
+    model = ScriptedModel(
+        schema_linking="{}",
+        candidate_generation="SELECT loyalty_points FROM filler_0",
+        self_correction="SELECT loyalty_points FROM zeta",
+    )
+    async with await Database.connect(f"sqlite:///{path}") as database:
+        found = await answer(
+            "Which customer has which name?",
+            database=database,
+            complete=model,
+            options=AgentOptions(schema_token_budget=300, candidates=1, abstain=False),
+        )
+    assert "zeta" not in model.prompts[0].messages[0].content
+    assert "CREATE TABLE zeta" in model.last("self_correction")
+    assert found.rows == ((7,),)
 
 
 async def test_an_error_is_corrected_with_its_message_and_near_names(shop: Database) -> None:
@@ -157,7 +275,7 @@ async def test_a_correction_never_replaces_rows_by_an_error(shop: Database) -> N
     model = ScriptedModel(candidate_generation=NOTHING, self_correction=BROKEN)
     found = await ask(model, shop, candidates=1)
     assert found.state == "answered"
-    assert found.sql == "SELECT name FROM customer WHERE city = 'london'"
+    assert found.sql == "SELECT name FROM customer WHERE city = 'Atlantis'"
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 5])
@@ -165,7 +283,7 @@ async def test_corrections_are_bounded(shop: Database, most: int) -> None:
     model = ScriptedModel(candidate_generation=BROKEN, self_correction=BROKEN)
     found = await ask(model, shop, max_corrections=most)
     assert found.state == "failed"
-    assert model.stages().count("self_correction") == 2 * most
+    assert model.stages().count("self_correction") == 3 * most
     assert found.reason is not None
     assert "no such column: nane" in found.reason
 
@@ -274,6 +392,7 @@ async def test_a_judge_without_time_is_dropped(shop: Database) -> None:
         "How many customers?",
         database=shop,
         complete=model,
+        options=AgentOptions(candidates=2, selection="judge"),
         time_left=lambda: 60.0 if len(model.prompts) < 2 else 0.5,
     )
     assert found.rows == ((3,),)
@@ -282,16 +401,21 @@ async def test_a_judge_without_time_is_dropped(shop: Database) -> None:
 
 async def test_an_answer_in_hand_is_not_held_up_past_the_deadline(shop: Database) -> None:
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + 0.5
+    second_at_work = asyncio.Event()
+    deadline = loop.time() + 600
     cancelled = []
 
     async def complete(prompt: Prompt) -> Completion:
+        nonlocal deadline
         if prompt.branch == "candidate-2":
+            second_at_work.set()
             try:
                 await asyncio.sleep(3600)
             except asyncio.CancelledError:
                 cancelled.append(prompt.branch)
                 raise
+        await second_at_work.wait()
+        deadline = loop.time() + 0.2
         return Completion(COUNT, 1, 1)
 
     async with asyncio.timeout(60):
@@ -314,9 +438,13 @@ async def test_all_prompts_of_a_query_share_their_beginning(shop: Database) -> N
         candidate_generation_candidate_2=NAMES,
         self_correction=COUNT,
         judge='{"choice": "A"}',
+        unit_test_generation="{}",
     )
-    await ask(model, shop, linking_from_tables=1)
-    assert set(model.stages()) == set(TEXT2SQL_WORKFLOW.order)
+    options = {"candidates": 2, "linking_from_tables": 1}
+    await ask(model, shop, **options, selection="judge")
+    await ask(model, shop, **options, selection="unit_tests")
+    # Unit tests are an option: what is not expected is not in the workflow.
+    assert set(model.stages()) == {*TEXT2SQL_WORKFLOW.order, "unit_test_generation"}
     assert len({prompt.messages[0] for prompt in model.prompts}) == 1
     assert len({prompt.prefix for prompt in model.prompts}) == 1
     for prompt in model.prompts:

@@ -53,3 +53,6 @@ class Adapter(Protocol):
 
     def version(self, connection: sqlalchemy.Connection) -> str:
         """Changes whenever names, types, keys or comments change; cheap next to reflecting them."""
+
+    def data_version(self) -> str | None:
+        """Changes whenever a row changes; None where the engine does not tell. Blocks briefly."""

@@ -22,6 +22,7 @@ import sqlalchemy
 
 from hexprefect.errors import CallerMistake
 from hexprefect.text2sql.dialects.duckdb_catalogue import DEFAULT_SCHEMA, DuckDBCatalogue
+from hexprefect.text2sql.dialects.files import file_state
 from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.limits import Limits
 from hexprefect.text2sql.rows import RowCollector, Rows
@@ -96,8 +97,11 @@ class DuckDBAdapter:
 
     def version(self, connection: sqlalchemy.Connection) -> str:
         """Changes with the file: while it is open here, nobody can write to it."""
-        state = self.path.stat()
-        return f"{state.st_ino}:{state.st_size}:{state.st_mtime_ns}"
+        return file_state(self.path)
+
+    def data_version(self) -> str | None:
+        """As for the structure: nobody can write while it is open here."""
+        return file_state(self.path)
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         try:

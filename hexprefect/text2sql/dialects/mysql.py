@@ -159,6 +159,10 @@ SELECT
 class MySQLSession:
     """One connection whose every statement runs in a read-only transaction of its own."""
 
+    def data_version(self) -> str | None:
+        """Not told: what counts changes here lags behind them."""
+        return None
+
     def __init__(self, adapter: MySQLAdapter) -> None:
         self._adapter = adapter
         connected: Any = adapter.connect()

@@ -114,6 +114,10 @@ SELECT
 class PostgreSQLSession:
     """One connection whose every statement runs in a read-only transaction of its own."""
 
+    def data_version(self) -> str | None:
+        """Not told: what counts changes here lags behind them."""
+        return None
+
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         self._connection = connection
         row = connection.execute(

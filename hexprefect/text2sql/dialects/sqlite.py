@@ -22,6 +22,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from hexprefect.errors import CallerMistake
+from hexprefect.text2sql.dialects.files import file_state
 from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.limits import Limits
 from hexprefect.text2sql.rows import RowCollector, Rows
@@ -111,6 +112,11 @@ class SQLiteAdapter:
         """SQLite counts the changes of its schema; a file that took the place is another file."""
         count = connection.execute(sqlalchemy.text("PRAGMA schema_version")).scalar_one()
         return f"{self.path.stat().st_ino}:{count}"
+
+    def data_version(self) -> str | None:
+        """Of the file and its write-ahead log: whoever commits writes to one of them."""
+        log = self.path.with_name(f"{self.path.name}-wal")
+        return " ".join(file_state(path) for path in (self.path, log))
 
     def _connect(self) -> sqlite3.Connection:
         uri = f"file:{quote(str(self.path))}?mode=ro"

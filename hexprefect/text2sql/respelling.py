@@ -1,0 +1,110 @@
+"""Mending a statement that found nothing because a text is spelt, or placed, otherwise.
+
+A question says USA where the column holds `usa`, or a model looks for an airport's code among the
+names of cities. The values that reflection keeps of each column tell which text was meant, without
+a call. What is mended counts only when it returns rows where the statement before returned none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.scope import Scope, traverse_scope
+
+from hexprefect.text2sql.schema import Column, Schema, Table
+
+
+def respelled(sql: str, schema: Schema) -> str | None:
+    """The statement with its texts as the database spells them; None when there is nothing to mend.
+
+    Only equality is looked at: `column = 'text'` and `column IN ('text', …)`. A text that the
+    column holds, or whose column is not known, stays.
+
+    Args:
+        sql: one that returned no rows.
+        schema: the whole schema, with the values that were kept of its columns.
+    """
+    try:
+        tree = sqlglot.parse_one(sql, dialect=schema.dialect)
+        scopes = traverse_scope(tree)
+    except (SqlglotError, ValueError, RecursionError):
+        return None
+    changed = False
+    for scope in scopes:
+        tables = _tables(scope, schema)
+        for column, text in _comparisons(scope):
+            changed = _mend(column, text, tables) or changed
+    return tree.sql(dialect=schema.dialect) if changed else None
+
+
+def _tables(scope: Scope, schema: Schema) -> dict[str, Table]:
+    return {
+        name: table
+        for name, source in scope.sources.items()
+        if isinstance(source, exp.Table)
+        and (table := schema.table(source.name, source.db or None)) is not None
+    }
+
+
+def _comparisons(scope: Scope) -> Iterable[tuple[exp.Column, exp.Literal]]:
+    """Each column that is compared with a text, and the text."""
+    for column in scope.columns:
+        match column.parent:
+            case exp.EQ(this=left, expression=right):
+                other = right if left is column else left
+                if isinstance(other, exp.Literal) and other.is_string:
+                    yield column, other
+            case exp.In() as listed if listed.this is column:
+                for item in listed.expressions:
+                    if isinstance(item, exp.Literal) and item.is_string:
+                        yield column, item
+
+
+def _mend(column: exp.Column, text: exp.Literal, tables: dict[str, Table]) -> bool:
+    """Give a text its spelling in this column, else its column; whether anything changed."""
+    wanted = text.this
+    own = [item for item in _columns(tables, column.table) if _is(item[1], column.name)]
+    if len(own) != 1 or not own[0][1].values or wanted in own[0][1].values:
+        return False
+    spellings = _spellings(own[0][1], wanted)
+    if spellings:
+        if len(spellings) == 1:
+            text.replace(exp.Literal.string(spellings[0]))
+        return len(spellings) == 1
+    if isinstance(column.parent, exp.In):
+        return False
+    elsewhere = [
+        (alias, item, found[0])
+        for alias, item in _columns(tables, "")
+        if len(found := _spellings(item, wanted)) == 1
+    ]
+    if len(elsewhere) != 1:
+        return False
+    alias, item, spelling = elsewhere[0]
+    text.replace(exp.Literal.string(spelling))
+    column.replace(exp.column(exp.to_identifier(item.name, quoted=True), table=alias))
+    return True
+
+
+def _columns(tables: dict[str, Table], alias: str) -> list[tuple[str, Column]]:
+    """The columns of one table of the query, or of all, with its alias."""
+    wanted = alias.casefold()
+    return [
+        (name, column)
+        for name, table in tables.items()
+        if not alias or name.casefold() == wanted
+        for column in table.columns
+    ]
+
+
+def _is(column: Column, name: str) -> bool:
+    return column.name.casefold() == name.casefold()
+
+
+def _spellings(column: Column, text: str) -> list[str]:
+    """Values of a column that are this text but for small and capital letters."""
+    wanted = text.casefold()
+    return [value for value in column.values if value.casefold() == wanted]
