@@ -124,10 +124,7 @@ class Contest:
         return await until(arrived)
 
     async def end(self, flow_run_id: UUID) -> None:
-        """Wait until a flow run is over: its further work is not to disturb the next one's start.
-
-        The instance answers nonsense, so that it ends Failed.
-        """
+        """Wait until a flow run is over, so that it does not disturb the next one's start."""
 
         async def ended() -> bool:
             state = (await self.client.read_flow_run(flow_run_id)).state
@@ -173,6 +170,7 @@ async def contest(
     tmp_path: Path,
 ) -> AsyncIterator[Contest]:
     instance = fleet.add("idle", slots=QUERIES + 2 * PROCESSES)
+    instance.reply = "```sql\nSELECT COUNT(*) FROM customer\n```"
     environment = {
         **prefect_server.environment,
         "HEXPREFECT_STORE": fleet.url,
@@ -198,14 +196,19 @@ async def test_a_warm_worker_sends_a_request_sooner_and_costs_less_memory(
     for name in contest.deployments:
         await contest.seconds_to_first_request(name)  # the first one pays for its caches
     took: dict[str, list[float]] = {name: [] for name in contest.deployments}
-    for _ in range(RUNS):
+    for number in range(1, RUNS + 1):
         for name, seconds in took.items():
             seconds.append(await contest.seconds_to_first_request(name))
+        with capsys.disabled():
+            latest = ", ".join(f"{name} {seconds[-1]:.2f} s" for name, seconds in took.items())
+            print(f"{number} of {RUNS}: {latest}", file=sys.stderr)
     result: dict[str, object] = {"runs": RUNS, "poll_s": POLL_SECONDS, "load": os.getloadavg()[0]}
     per_query = {}
     for name, seconds in took.items():
         count = QUERIES if name == "warm" else PROCESSES
         idle_mb, busy_mb = await contest.memory_mb(name, count)
+        with capsys.disabled():
+            print(f"{name}: {idle_mb:.0f} MB, {busy_mb:.0f} with {count}", file=sys.stderr)
         per_query[name] = (busy_mb - idle_mb) / count
         result[name] = {
             "p50_s": round(percentile(seconds, 50), 3),

@@ -47,7 +47,8 @@ def prompt_of(text: str, *, stage: str = "ask") -> Prompt:
 
 
 class StandIn:
-    """An OpenAI-compatible server in a thread of its own, which answers with what it was asked.
+    """An OpenAI-compatible server in a thread of its own, which answers with what it was asked, or
+    with its `reply`.
 
     It answers after `seconds`, or, while `held`, when it is released. Asked for "reject …" it
     refuses the prompt, and says so as vLLM does.
@@ -55,6 +56,7 @@ class StandIn:
 
     def __init__(self, *, seconds: float = 0.0) -> None:
         self.seconds = seconds
+        self.reply: str | None = None
         self.asked: list[str] = []
         self.asked_at: list[float] = []
         """Epoch seconds, of the same requests."""
@@ -121,7 +123,11 @@ class StandIn:
                 status = await self._generate(text, reader)
                 if status is None:
                     return
-                _write(writer, status, _answer(text) if status == 200 else _refusal(text))
+                _write(
+                    writer,
+                    status,
+                    _answer(self.reply or f"echo {text}") if status == 200 else _refusal(text),
+                )
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
@@ -157,7 +163,7 @@ def _answer(text: str) -> dict[str, Any]:
             {
                 "index": 0,
                 "finish_reason": "stop",
-                "message": {"role": "assistant", "content": f"echo {text}"},
+                "message": {"role": "assistant", "content": text},
             }
         ],
         "usage": {"prompt_tokens": 20, "completion_tokens": 4, "total_tokens": 24},
