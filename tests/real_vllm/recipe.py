@@ -30,7 +30,7 @@ ENVIRONMENT = {
 ARGUMENTS = (
     *("--dtype", "float32"),
     "--enforce-eager",
-    *("--kv-cache-memory-bytes", str(64 * 1024 * 1024)),
+    *("--kv-cache-memory-bytes", str(96 * 1024 * 1024)),
 )
 """What a server of a tiny model needs beside what every launched vLLM is started with."""
 
