@@ -21,6 +21,7 @@ from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.effort import Effort
 from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.extraction import extract_sql
+from hexprefect.text2sql.key_joins import joined_by_keys
 from hexprefect.text2sql.prompting import PromptBook
 from hexprefect.text2sql.repair import repaired
 from hexprefect.text2sql.repetition import has_repeated_rows, repetition
@@ -31,8 +32,8 @@ from hexprefect.text2sql.schema import Schema
 logger = logging.getLogger(__name__)
 
 STAGE = "candidate_generation"
-_REPAIRS = 2
-"""Of one draft: a join that was missing may repeat rows."""
+_REPAIRS = 3
+"""Of one draft: with its column in place, a join may still leave the key aside, and repeat rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,25 +179,28 @@ class Workbench:
         return found, None if repeated else EMPTY_RESULT
 
     async def _mend(self, before: Candidate) -> Candidate | None:
-        """What the catalogue alone makes of a statement that failed, found nothing, or found the
-        same several times.
+        """What the catalogue alone makes of a statement that failed, found nothing, joins tables
+        on anything but their key, or found the same several times.
 
         Only what returns rows: else the model is asked, who knows more than the catalogue.
         """
         try:
+            for sql in await anyio.to_thread.run_sync(self._proposals, before):
+                if (mended := await self._run_mended(before, sql)) is not None:
+                    return mended
             if before.rows is not None and has_repeated_rows(before.rows):
                 return await self._with_each_row_once(before)
-            sql = await anyio.to_thread.run_sync(self._mended, before)
-            if sql is None:
-                return None
-            checked = await self.database.check(sql)
-            rows = await self.database.run_checked(checked)
-        except HexprefectError as error:
-            logger.debug("the repair of %s does not run: %s", before.branch, error)
-            return None
         except Exception:
             # Ours to mend, but no reason to lose the branch: the model corrects it as well.
             logger.exception("the statement of %s could not be repaired", before.branch)
+        return None
+
+    async def _run_mended(self, before: Candidate, sql: str) -> Candidate | None:
+        try:
+            checked = await self.database.check(sql)
+            rows = await self.database.run_checked(checked)
+        except HexprefectError as error:
+            logger.debug("a repair of %s does not run: %s", before.branch, error)
             return None
         return None if rows.is_empty else Candidate(before.branch, sql=checked.sql, rows=rows)
 
@@ -204,19 +208,29 @@ class Workbench:
         """Without the repetitions of a join, if it is a join that repeats them."""
         sql = before.sql or ""
         found = await anyio.to_thread.run_sync(repetition, sql, self.schema)
-        if found is None or not has_repeated_rows(await self.database.execute(found.keys)):
+        if found is None:
             return None
-        checked = await self.database.check(found.distinct)
-        rows = await self.database.run_checked(checked)
-        return Candidate(before.branch, sql=checked.sql, rows=rows)
+        try:
+            keys = await self.database.execute(found.keys)
+        except HexprefectError as error:
+            logger.debug("the keys of %s cannot be counted: %s", before.branch, error)
+            return None
+        if not has_repeated_rows(keys):
+            return None
+        return await self._run_mended(before, found.distinct)
 
-    def _mended(self, before: Candidate) -> str | None:
+    def _proposals(self, before: Candidate) -> tuple[str, ...]:
+        """What the catalogue makes of a statement, the likeliest first."""
         if before.sql is None:
-            return None
+            return ()
         if before.rows is None:
             is_misnamed = unknown_name(before.error or "") is not None
-            return repaired(before.sql, self.schema) if is_misnamed else None
-        return respelled(before.sql, self.schema) if before.rows.is_empty else None
+            made = [repaired(before.sql, self.schema) if is_misnamed else None]
+        else:
+            made = [joined_by_keys(before.sql, self.schema)]
+            if before.rows.is_empty:
+                made.append(respelled(made[0] or before.sql, self.schema))
+        return tuple(sql for sql in made if sql is not None)
 
     def _describe(self, error: HexprefectError, sql: str | None) -> str:
         omitted = self.book.schema.omitted_tables

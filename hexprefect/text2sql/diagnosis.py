@@ -8,10 +8,8 @@ with the keys that lead to it.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import sqlglot
 from rapidfuzz import fuzz, process
@@ -19,6 +17,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
+from hexprefect.text2sql.key_graph import join_path
 from hexprefect.text2sql.names import quoted
 from hexprefect.text2sql.rendering import qualified_name
 from hexprefect.text2sql.schema import Schema, Table
@@ -28,31 +27,7 @@ _NAMES_SHOWN = 5
 _NEAR_ENOUGH = 60.0
 """rapidfuzz's weighted ratio."""
 _OWNERS_NAMED = 3
-_JOINS_IN_A_PATH = 4
 _ROW_IDS = frozenset({"rowid", "oid", "_rowid_", "ctid"})
-
-
-_known_joins: WeakKeyDictionary[Schema, dict[str, list[Join]]] = WeakKeyDictionary()
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """A step along a foreign key to `table`, which is one of the key's two ends."""
-
-    table: Table
-    owner: Table
-    """Whose key it is."""
-    referred: Table
-    columns: tuple[tuple[str, str], ...]
-    """Of the owner, and of the table that it refers to."""
-
-    def condition(self, dialect: str) -> str:
-        """As a statement writes it, with the tables' full names."""
-        here, there = qualified_name(self.owner, dialect), qualified_name(self.referred, dialect)
-        return " AND ".join(
-            f"{here}.{quoted(one, dialect)} = {there}.{quoted(other, dialect)}"
-            for one, other in self.columns
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,42 +64,6 @@ def diagnose(sql: str, schema: Schema) -> str:
         for line in _explain(item, schema):
             lines[line] = None
     return "\n".join(lines)
-
-
-def join_path(start: Sequence[Table], goal: Table, schema: Schema) -> tuple[str, ...]:
-    """Conditions of the shortest chain of keys from one of `start` to `goal`; empty without one."""
-    return tuple(join.condition(schema.dialect) for join in join_chain(start, goal, schema))
-
-
-def join_chain(start: Sequence[Table], goal: Table, schema: Schema) -> tuple[Join, ...]:
-    """The shortest chain of foreign keys from one of `start` to `goal`; empty without one."""
-    return reachable(start, schema, most=_JOINS_IN_A_PATH).get(goal.full_name, ())
-
-
-def reachable(start: Sequence[Table], schema: Schema, *, most: int) -> dict[str, tuple[Join, ...]]:
-    """The shortest chain of at most `most` keys to each table, by its full name, nearest first.
-
-    The tables of `start` are reached by the empty chain.
-    """
-    routes: dict[str, tuple[Join, ...]] = {table.full_name: () for table in start}
-    waiting = deque(start)
-    joins = _joins(schema)
-    while waiting:
-        table = waiting.popleft()
-        route = routes[table.full_name]
-        if len(route) >= most:
-            continue
-        for join in joins.get(table.full_name, ()):
-            if join.table.full_name not in routes:
-                routes[join.table.full_name] = (*route, join)
-                waiting.append(join.table)
-    return routes
-
-
-def direct_join(one: Table, other: Table, schema: Schema) -> Join | None:
-    """The only foreign key between two tables; None where there is none, or more than one."""
-    found = [join for join in _joins(schema).get(one.full_name, ()) if join.table is other]
-    return found[0] if len(found) == 1 else None
 
 
 def near_names(name: str, schema: Schema) -> list[str]:
@@ -219,22 +158,3 @@ def _explain(item: Misplaced, schema: Schema) -> Iterable[str]:
 
 def _is_other(alias: str, table: Table) -> bool:
     return bool(alias) and alias.casefold() != table.name.casefold()
-
-
-def _joins(schema: Schema) -> dict[str, list[Join]]:
-    """The steps from each table, by its full name; kept with the schema."""
-    if (known := _known_joins.get(schema)) is not None:
-        return known
-    joins: dict[str, list[Join]] = {}
-    for table in schema.tables:
-        for key in table.foreign_keys:
-            target = schema.table(key.table, key.schema)
-            if target is None or target is table:
-                continue
-            referred = key.referred_columns or target.primary_key
-            columns = tuple(zip(key.columns, referred, strict=False))
-            for here, there in ((table, target), (target, table)):
-                step = Join(there, table, target, columns)
-                joins.setdefault(here.full_name, []).append(step)
-    _known_joins[schema] = joins
-    return joins

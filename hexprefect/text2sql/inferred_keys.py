@@ -1,7 +1,7 @@
 """Foreign keys that nobody declared, guessed from names and types.
 
 Many warehouses declare none, and a model that is not told how two tables join invents it. A column
-is taken for a reference when its name says so in one of three ways and its type fits the key of
+is taken for a reference when its name says so in one of four ways and its type fits the key of
 exactly one table; whatever is ambiguous is left out. Guesses are marked wherever they are shown.
 """
 
@@ -49,6 +49,8 @@ def _targets(tables: Iterable[Table]) -> dict[Words, list[tuple[Table, Column]]]
         if words and words[-1] in _KEY_ENDINGS:
             # customer.id or customer.customer_id: referred to as customer_id.
             names.add((*name, words[-1]))
+        # flight.airline, a number as airline.uid is: the table's own name.
+        names.add(name)
         for item in names:
             found[item].append((table, key))
     return found

@@ -17,7 +17,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
-from hexprefect.text2sql.diagnosis import Join, direct_join, join_chain, misplaced_in, reachable
+from hexprefect.text2sql.diagnosis import misplaced_in
+from hexprefect.text2sql.key_graph import Join, called, direct_join, join_chain, reachable
 from hexprefect.text2sql.schema import Schema, Table
 
 _LONGEST_CHAIN = 2
@@ -35,7 +36,7 @@ def repaired(sql: str, schema: Schema) -> str | None:
         tree = sqlglot.parse_one(sql, dialect=schema.dialect)
         scopes = traverse_scope(tree)
         mended = [_Query(scope, schema).mend() for scope in scopes]
-    except (SqlglotError, ValueError, RecursionError, _Unclear):
+    except (SqlglotError, ValueError, KeyError, RecursionError, _Unclear):
         return None
     return tree.sql(dialect=schema.dialect) if any(mended) else None
 
@@ -112,9 +113,8 @@ class _Query:
         join = direct_join(one, other, self.schema)
         if join is None:
             return False
-        equality.replace(
-            _condition(join, {one.full_name: left.table, other.full_name: right.table})
-        )
+        sides = {one.full_name: left.args["table"], other.full_name: right.args["table"]}
+        equality.replace(join.equality(sides))
         return True
 
     def _move(self, column: exp.Column, select: exp.Select) -> None:
@@ -122,20 +122,22 @@ class _Query:
         if owner.column != column.name:
             column.set("this", exp.to_identifier(owner.column, quoted=True))
         for join in owner.joins:
-            names = {table.full_name: name for name, table in self.tables.items()}
-            names[join.table.full_name] = join.table.name
+            names = {table.full_name: self._called(name) for name, table in self.tables.items()}
+            names[join.table.full_name] = exp.to_identifier(join.table.name, quoted=True)
             target = exp.Table(
                 this=exp.to_identifier(join.table.name, quoted=True),
                 db=exp.to_identifier(join.table.schema, quoted=True) if join.table.schema else None,
             )
-            select.join(target, on=_condition(join, names), join_type="inner", copy=False)
+            select.join(target, on=join.equality(names), join_type="inner", copy=False)
             self.tables[join.table.name] = join.table
-        # What the statement calls its tables is written as it was, quoted only where it must be.
-        column.set("table", exp.to_identifier(owner.alias, quoted=owner.alias in self._new or None))
+        column.set("table", self._called(owner.alias).copy())
 
-    @property
-    def _new(self) -> set[str]:
-        return set(self.tables) - set(self.scope.sources)
+    def _called(self, alias: str) -> exp.Identifier:
+        """What a table of the query is called: as it stands there, or quoted where it is new."""
+        for name, source in self.scope.sources.items():
+            if name.casefold() == alias.casefold() and isinstance(source, exp.Table):
+                return called(source)
+        return exp.to_identifier(alias, quoted=True)
 
     def _owner(self, column: exp.Column) -> _Owner:
         """Where a column belongs: in the query itself, else the one nearest by keys."""
@@ -197,21 +199,3 @@ def column_like(table: Table, name: str) -> str | None:
 
 def _plain(name: str) -> str:
     return "".join(letter for letter in name.casefold() if letter.isalnum())
-
-
-def _condition(join: Join, names: dict[str, str]) -> exp.Condition:
-    one, other = names.get(join.owner.full_name), names.get(join.referred.full_name)
-    if one is None or other is None:
-        raise _Unclear
-    parts = [
-        exp.EQ(
-            this=exp.column(
-                exp.to_identifier(left, quoted=True), table=exp.to_identifier(one, quoted=True)
-            ),
-            expression=exp.column(
-                exp.to_identifier(right, quoted=True), table=exp.to_identifier(other, quoted=True)
-            ),
-        )
-        for left, right in join.columns
-    ]
-    return exp.and_(*parts)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,6 +59,8 @@ class Contest:
     instance: StandIn
     environment: dict[str, str]
     folder: Path
+    project: Path
+    """What is deployed from: Prefect walks the whole of it for each run of a `process` worker."""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     deployments: dict[str, UUID] = field(default_factory=dict)
 
@@ -66,7 +69,7 @@ class Contest:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, *command],
                 env={**self.environment, "PREFECT_WORKER_QUERY_SECONDS": str(POLL_SECONDS)},
-                cwd=REPOSITORY,
+                cwd=self.project,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -83,7 +86,7 @@ class Contest:
             await self.client.create_flow_from_name("text2sql"),
             name=pool,
             entrypoint="flows/text2sql.py:ask",
-            path=str(REPOSITORY),
+            path=str(self.project),
             work_pool_name=pool,
             enforce_parameter_schema=False,
         )
@@ -177,7 +180,10 @@ async def contest(
         "HEXPREFECT_STATE": str(tmp_path / "state"),
         "HEXPREFECT_SHORTEST_TIMEOUT_S": "3600",
     }
-    contest = Contest(prefect_client, instance, environment, tmp_path)
+    project = tmp_path / "project"
+    project.mkdir()
+    shutil.copytree(REPOSITORY / "flows", project / "flows")
+    contest = Contest(prefect_client, instance, environment, tmp_path, project)
     try:
         await contest.start_worker("warm", "hexgen")
         await contest.start_worker("process", "process")

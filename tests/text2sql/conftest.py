@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import sqlite3
@@ -22,6 +23,9 @@ import pytest
 
 from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.limits import Limits
+from hexprefect.text2sql.schema import Schema
+
+DATA = Path(__file__).resolve().parents[2] / "../shared/data"
 
 SHOP = """
 CREATE TABLE customer (
@@ -53,6 +57,34 @@ CREATE SCHEMA archive;
 CREATE TABLE archive.customer (customer_id INTEGER, note TEXT);
 INSERT INTO archive.customer VALUES (9, 'old');
 """
+
+
+@dataclass(frozen=True, slots=True)
+class GoldQuestion:
+    """A question with a verified statement, and the schema that both are about."""
+
+    id: str
+    sql: str
+    rows: int
+    """How many it returns."""
+    schema: Schema
+
+
+@pytest.fixture
+async def gold_questions() -> list[GoldQuestion]:
+    """All of `../shared/data`, on SQLite; skips where that is absent."""
+    if not DATA.is_dir():
+        pytest.skip("../shared/data is not on this machine")
+    questions = [json.loads(line) for line in (DATA / "questions.jsonl").open(encoding="utf-8")]
+    schemas = {}
+    for path in {item["db"] for item in questions}:
+        async with await Database.connect(f"sqlite:///{DATA / path}") as database:
+            schemas[path] = await database.schema()
+    assert len(questions) > 800
+    return [
+        GoldQuestion(item["id"], item["gold_sql"], item["rows"], schemas[item["db"]])
+        for item in questions
+    ]
 
 
 @pytest.fixture

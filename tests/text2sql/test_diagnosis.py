@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexprefect.text2sql import Database
 from hexprefect.text2sql.correction import describe
-from hexprefect.text2sql.diagnosis import diagnose, join_path, misplaced_columns
+from hexprefect.text2sql.diagnosis import diagnose, misplaced_columns
 from hexprefect.text2sql.errors import StatementFailed
+from hexprefect.text2sql.key_graph import join_path
 from hexprefect.text2sql.schema import Column, ForeignKey, Schema, Table
-
-DATA = Path(__file__).resolve().parents[2] / "../shared/data"
+from tests.text2sql.conftest import GoldQuestion
 
 
 def table(name: str, *columns: str, **keys: str) -> Table:
@@ -122,17 +118,6 @@ def test_the_engines_error_carries_the_diagnosis() -> None:
     assert "title is a column of product; it is reached by" in said
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is not on this machine")
-async def test_no_gold_statement_is_called_misplaced() -> None:
-    questions = [json.loads(line) for line in (DATA / "questions.jsonl").open(encoding="utf-8")]
-    wrongly = []
-    for path in sorted({item["db"] for item in questions}):
-        async with await Database.connect(f"sqlite:///{DATA / path}") as database:
-            schema = await database.schema()
-        wrongly += [
-            item["id"]
-            for item in questions
-            if item["db"] == path and misplaced_columns(item["gold_sql"], schema)
-        ]
-    assert len(questions) > 800
+def test_no_gold_statement_is_called_misplaced(gold_questions: list[GoldQuestion]) -> None:
+    wrongly = [item.id for item in gold_questions if misplaced_columns(item.sql, item.schema)]
     assert wrongly == []

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +10,8 @@ from hexprefect.completion import Completion, Prompt
 from hexprefect.text2sql import AgentOptions, Database, answer
 from hexprefect.text2sql.respelling import respelled
 from hexprefect.text2sql.schema import Column, Schema, Table
+from tests.text2sql.conftest import GoldQuestion
 
-DATA = Path(__file__).resolve().parents[2] / "../shared/data"
 AIRPORT = Table(
     "airport",
     (
@@ -82,17 +79,9 @@ async def test_rows_that_are_found_so_need_no_correction(shop: Database) -> None
     assert [draft.by for draft in found.candidates[0].drafts] == ["model", "repair"]
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is not on this machine")
-async def test_a_gold_statement_that_finds_rows_is_hardly_ever_respelt() -> None:
-    questions = [json.loads(line) for line in (DATA / "questions.jsonl").open(encoding="utf-8")]
-    changed = []
-    for path in sorted({item["db"] for item in questions}):
-        async with await Database.connect(f"sqlite:///{DATA / path}") as database:
-            schema = await database.schema()
-        changed += [
-            item["id"]
-            for item in questions
-            if item["db"] == path and item["rows"] and respelled(item["gold_sql"], schema)
-        ]
+def test_a_gold_statement_that_finds_rows_is_hardly_ever_respelt(
+    gold_questions: list[GoldQuestion],
+) -> None:
+    changed = [item.id for item in gold_questions if item.rows and respelled(item.sql, item.schema)]
     # Such a statement is never put to it; that it would stay shows that nothing is guessed.
-    assert len(changed) <= len(questions) * 0.01, changed
+    assert len(changed) <= len(gold_questions) * 0.01, changed

@@ -85,6 +85,8 @@ def table(name: str, *columns: str, key: str | None = None, kind: str = "INTEGER
         ("customerid", ("customers", "id")),
         ("billing_customer_id", ("customers", "id")),
         ("product_code", ("product", "product_code")),
+        ("customer", ("customers", "id")),
+        ("Product", ("product", "product_code")),
         ("id", None),
         ("name", None),
         ("amount", None),

@@ -1,0 +1,194 @@
+"""Joins that leave the key aside: on columns that the foreign key of two tables does not name.
+
+A small model joins `countries.Continent = car_makers.Country` where the catalogue says
+`car_makers.Country` refers to `countries.CountryId`. Such a statement runs, and finds nothing or
+nonsense. No gold statement of Spider and defog (805) joins two tables with a declared key between
+them on anything else.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.scope import Scope, traverse_scope
+
+from hexprefect.text2sql.key_graph import Join, called, joins_of
+from hexprefect.text2sql.schema import Schema, Table
+
+_GENERIC_NAMES = frozenset({"id", "key", "code", "no", "name", "uuid"})
+"""Two columns called so have nothing in common but that."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    alias: str
+    called: exp.Identifier
+    table: Table
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Equality:
+    node: exp.EQ
+    left: _Side
+    right: _Side
+
+    @property
+    def names(self) -> dict[str, exp.Identifier]:
+        """What the statement calls the two tables, by their full names."""
+        return {side.table.full_name: side.called for side in (self.left, self.right)}
+
+
+def joined_by_keys(sql: str, schema: Schema) -> str | None:
+    """The statement with its tables joined by their foreign keys; None where they are, or may be.
+
+    Only the one equality between two tables is replaced, and only where the catalogue declares one
+    foreign key between them, or, for two columns that are keys of other things, where one table
+    refers to, or is referred to by, both. A table joined to itself is left alone, and so are two
+    columns that refer to the same third.
+
+    Args:
+        sql: a statement that the database accepts.
+        schema: the whole schema.
+    """
+    try:
+        tree = sqlglot.parse_one(sql, dialect=schema.dialect)
+        changed = [
+            _Query(scope.expression, scope, schema).join_by_keys()
+            for scope in traverse_scope(tree)
+            if isinstance(scope.expression, exp.Select)
+        ]
+    except (SqlglotError, ValueError, RecursionError):
+        return None
+    return tree.sql(dialect=schema.dialect) if any(changed) else None
+
+
+class _Query:
+    """One SELECT of a statement and the tables in its FROM."""
+
+    def __init__(self, select: exp.Select, scope: Scope, schema: Schema) -> None:
+        self.select = select
+        self.schema = schema
+        self.tables = {
+            alias: (called(source), table)
+            for alias, source in scope.sources.items()
+            if isinstance(source, exp.Table)
+            and (table := schema.table(source.name, source.db or None)) is not None
+        }
+
+    def join_by_keys(self) -> bool:
+        """Put its joins right in the tree; whether there was one to put right."""
+        between: defaultdict[frozenset[str], list[_Equality]] = defaultdict(list)
+        for equality in self._equalities():
+            between[frozenset({equality.left.alias, equality.right.alias})].append(equality)
+        lone = [found[0] for found in between.values() if len(found) == 1]
+        changed = [self._join_by_key(equality) for equality in lone]
+        return any(changed)
+
+    def _equalities(self) -> Iterator[_Equality]:
+        """Comparisons of two tables' columns that hold for every row: not below OR and NOT."""
+        conditions = [join.args.get("on") for join in self.select.args.get("joins") or ()]
+        if (where := self.select.args.get("where")) is not None:
+            conditions.append(where.this)
+        for condition in conditions:
+            for part in condition.flatten() if isinstance(condition, exp.And) else [condition]:
+                if not isinstance(part, exp.EQ):
+                    continue
+                left, right = self._side(part.this), self._side(part.expression)
+                if left and right and left.table is not right.table:
+                    yield _Equality(part, left, right)
+
+    def _side(self, node: exp.Expr) -> _Side | None:
+        if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
+            return None
+        wanted = node.table.casefold()
+        owners = [
+            _Side(alias, name, table, column.name)
+            for alias, (name, table) in self.tables.items()
+            if wanted in ("", alias.casefold()) and (column := table.column(node.name)) is not None
+        ]
+        return owners[0] if len(owners) == 1 else None
+
+    def _join_by_key(self, equality: _Equality) -> bool:
+        left, right = equality.left, equality.right
+        if self._refers(left) & self._refers(right):
+            return False
+        keys = [join for join in joins_of(left.table, self.schema) if join.table is right.table]
+        if not keys:
+            return self._join_over_a_third(equality)
+        if len(keys) > 1 or keys[0].is_guess or _names(keys[0], left, right):
+            return False
+        equality.node.replace(keys[0].equality(equality.names))
+        return True
+
+    def _join_over_a_third(self, equality: _Equality) -> bool:
+        """`singer.id = concert.id` becomes the join over `singer_in_concert`."""
+        left, right = equality.left, equality.right
+        join = equality.node.find_ancestor(exp.Join)
+        is_of_keys = self._is_key(left) and self._is_key(right)
+        if not is_of_keys or _is_same_name(left, right) or join is None or join.side:
+            return False
+        last = join.this.alias_or_name
+        if last not in (left.alias, right.alias):
+            return False
+        here, there = (left, right) if last == right.alias else (right, left)
+        ways = [
+            (first, second)
+            for first in joins_of(here.table, self.schema)
+            for second in joins_of(first.table, self.schema)
+            if second.table is there.table
+        ]
+        if len(ways) != 1 or any(step.is_guess for step in ways[0]):
+            return False
+        first, second = ways[0]
+        if any(table is first.table for _, table in self.tables.values()):
+            return False
+        if first.table.name.casefold() in {alias.casefold() for alias in self.tables}:
+            return False
+        self._insert_before(join, first, equality.names)
+        third = exp.to_identifier(first.table.name, quoted=True)
+        equality.node.replace(second.equality(equality.names | {first.table.full_name: third}))
+        return True
+
+    def _insert_before(self, join: exp.Join, step: Join, names: dict[str, exp.Identifier]) -> None:
+        """Join the table of `step` before the one of `join`."""
+        name = exp.to_identifier(step.table.name, quoted=True)
+        owner = exp.to_identifier(step.table.schema, quoted=True) if step.table.schema else None
+        condition = step.equality(names | {step.table.full_name: name})
+        between = exp.Join(this=exp.Table(this=name, db=owner), on=condition, kind="INNER")
+        joins = list(self.select.args["joins"])
+        joins.insert(joins.index(join), between)
+        self.select.set("joins", joins)
+        self.tables[step.table.name] = (name, step.table)
+
+    def _refers(self, side: _Side) -> set[tuple[str, str]]:
+        """What a column refers to by the foreign keys of its table."""
+        return {
+            (join.referred.full_name, referred)
+            for join in joins_of(side.table, self.schema)
+            if join.owner is side.table
+            for owner, referred in join.columns
+            if owner.casefold() == side.column.casefold()
+        }
+
+    def _is_key(self, side: _Side) -> bool:
+        primary = [name.casefold() for name in side.table.primary_key]
+        return primary == [side.column.casefold()] or bool(self._refers(side))
+
+
+def _names(join: Join, left: _Side, right: _Side) -> bool:
+    """Whether an equality compares columns of this key."""
+    pairs = {(owner.casefold(), referred.casefold()) for owner, referred in join.columns}
+    owner, referred = (left, right) if join.owner is left.table else (right, left)
+    return (owner.column.casefold(), referred.column.casefold()) in pairs
+
+
+def _is_same_name(left: _Side, right: _Side) -> bool:
+    """`customer_id = customer_id` may be a key that nobody declared; `id = id` is none."""
+    name = left.column.casefold()
+    return name == right.column.casefold() and name not in _GENERIC_NAMES
