@@ -10,9 +10,14 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import settings
 from sqlalchemy.engine import make_url
 
 from hexprefect.store import Store, upgrade
+
+# How long an example takes depends on what else the machine does: no test may fail for that.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 ENGINES = ("sqlite", "postgresql")
 
