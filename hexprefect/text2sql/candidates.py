@@ -15,25 +15,19 @@ from hexprefect.text2sql.correction import (
     EMPTY_RESULT,
     correction_prompt,
     describe,
-    unknown_name,
 )
 from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.effort import Effort
 from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.extraction import extract_sql
-from hexprefect.text2sql.key_joins import joined_by_keys
+from hexprefect.text2sql.mending import MOST_MENDINGS, Mender, Tried
 from hexprefect.text2sql.prompting import PromptBook
-from hexprefect.text2sql.repair import repaired
-from hexprefect.text2sql.repetition import has_repeated_rows, repetition
-from hexprefect.text2sql.respelling import respelled
 from hexprefect.text2sql.rows import Rows
 from hexprefect.text2sql.schema import Schema
 
 logger = logging.getLogger(__name__)
 
 STAGE = "candidate_generation"
-_REPAIRS = 3
-"""Of one draft: with its column in place, a join may still leave the key aside, and repeat rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +39,12 @@ class Style:
     max_output_tokens: int = 400
 
 
+# The cheap ones first: a plan is five times as long, and the vote of the first three is the same in
+# any order.
 STYLES: tuple[Style, ...] = (
     Style("candidate_direct"),
-    Style("candidate_plan", max_output_tokens=600),
     Style("candidate_direct", temperature=0.7),
+    Style("candidate_plan", max_output_tokens=600),
     Style("candidate_plan", temperature=0.7, max_output_tokens=600),
 )
 
@@ -134,7 +130,7 @@ class Workbench:
             candidate, problem = await self._try(candidate, completion.text)
             candidate = replace(candidate, corrections=attempt)
             drafts.append(Draft(candidate.sql, candidate.rows, candidate.error))
-            for _ in range(_REPAIRS):
+            for _ in range(MOST_MENDINGS):
                 if (mended := await self._mend(candidate)) is None:
                     break
                 drafts.append(Draft(mended.sql, mended.rows, by="repair"))
@@ -179,58 +175,14 @@ class Workbench:
         return found, None if repeated else EMPTY_RESULT
 
     async def _mend(self, before: Candidate) -> Candidate | None:
-        """What the catalogue alone makes of a statement that failed, found nothing, joins tables
-        on anything but their key, or found the same several times.
-
-        Only what returns rows: else the model is asked, who knows more than the catalogue.
-        """
-        try:
-            for sql in await anyio.to_thread.run_sync(self._proposals, before):
-                if (mended := await self._run_mended(before, sql)) is not None:
-                    return mended
-            if before.rows is not None and has_repeated_rows(before.rows):
-                return await self._with_each_row_once(before)
-        except Exception:
-            # Ours to mend, but no reason to lose the branch: the model corrects it as well.
-            logger.exception("the statement of %s could not be repaired", before.branch)
-        return None
-
-    async def _run_mended(self, before: Candidate, sql: str) -> Candidate | None:
-        try:
-            checked = await self.database.check(sql)
-            rows = await self.database.run_checked(checked)
-        except HexprefectError as error:
-            logger.debug("a repair of %s does not run: %s", before.branch, error)
-            return None
-        return None if rows.is_empty else Candidate(before.branch, sql=checked.sql, rows=rows)
-
-    async def _with_each_row_once(self, before: Candidate) -> Candidate | None:
-        """Without the repetitions of a join, if it is a join that repeats them."""
-        sql = before.sql or ""
-        found = await anyio.to_thread.run_sync(repetition, sql, self.schema)
-        if found is None:
-            return None
-        try:
-            keys = await self.database.execute(found.keys)
-        except HexprefectError as error:
-            logger.debug("the keys of %s cannot be counted: %s", before.branch, error)
-            return None
-        if not has_repeated_rows(keys):
-            return None
-        return await self._run_mended(before, found.distinct)
-
-    def _proposals(self, before: Candidate) -> tuple[str, ...]:
-        """What the catalogue makes of a statement, the likeliest first."""
+        """What code makes of it without a call, when that returns rows."""
         if before.sql is None:
-            return ()
-        if before.rows is None:
-            is_misnamed = unknown_name(before.error or "") is not None
-            made = [repaired(before.sql, self.schema) if is_misnamed else None]
-        else:
-            made = [joined_by_keys(before.sql, self.schema)]
-            if before.rows.is_empty:
-                made.append(respelled(made[0] or before.sql, self.schema))
-        return tuple(sql for sql in made if sql is not None)
+            return None
+        mender = Mender(self.database, self.schema, self.book.question)
+        mended = await mender.mend(Tried(before.sql, before.rows, before.error))
+        if mended is None:
+            return None
+        return Candidate(before.branch, sql=mended.sql, rows=mended.rows)
 
     def _describe(self, error: HexprefectError, sql: str | None) -> str:
         omitted = self.book.schema.omitted_tables

@@ -64,6 +64,7 @@ class GoldQuestion:
     """A question with a verified statement, and the schema that both are about."""
 
     id: str
+    question: str
     sql: str
     rows: int
     """How many it returns."""
@@ -82,7 +83,9 @@ async def gold_questions() -> list[GoldQuestion]:
             schemas[path] = await database.schema()
     assert len(questions) > 800
     return [
-        GoldQuestion(item["id"], item["gold_sql"], item["rows"], schemas[item["db"]])
+        GoldQuestion(
+            item["id"], item["question"], item["gold_sql"], item["rows"], schemas[item["db"]]
+        )
         for item in questions
     ]
 
