@@ -48,7 +48,6 @@ def spider_by_definition(predicted: list[Row], gold: list[Row], order_matters: b
 
 
 class TestBirdEx:
-    @settings(deadline=None)
     @given(results(), st.randoms())
     def test_neither_order_nor_repetition_of_rows_counts(
         self, rows: list[Row], chance: random.Random
@@ -64,24 +63,20 @@ class TestBirdEx:
         assert bird_ex([(1,)], [(1.0,)])
         assert not bird_ex([("1",)], [(1,)])
 
-    @settings(deadline=None)
     @given(results(), results())
     def test_it_is_symmetric(self, ours: list[Row], theirs: list[Row]) -> None:
         assert bird_ex(ours, theirs) == bird_ex(theirs, ours)
 
 
 class TestBirdSoftF1:
-    @settings(deadline=None)
     @given(results())
     def test_the_gold_itself_is_perfect(self, rows: list[Row]) -> None:
         assert bird_soft_f1(rows, rows) == pytest.approx(1)
 
-    @settings(deadline=None)
     @given(results(), results())
     def test_it_is_a_share(self, ours: list[Row], theirs: list[Row]) -> None:
         assert 0 <= bird_soft_f1(ours, theirs) <= 1
 
-    @settings(deadline=None)
     @given(results(least_rows=1), st.data())
     def test_the_order_of_columns_does_not_count(self, rows: list[Row], data: Any) -> None:
         order = data.draw(st.permutations(range(len(rows[0]))))
@@ -108,7 +103,7 @@ class TestBirdSoftF1:
 
 
 class TestSpiderExecution:
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(results(), results(), st.booleans())
     def test_it_is_what_trying_every_order_gives(
         self, ours: list[Row], theirs: list[Row], order_matters: bool
@@ -116,7 +111,7 @@ class TestSpiderExecution:
         expected = spider_by_definition(ours, theirs, order_matters)
         assert spider_execution(ours, theirs, order_matters=order_matters) == expected
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(results(least_rows=2), st.data())
     def test_near_misses_are_judged_as_trying_every_order_does(
         self, rows: list[Row], data: Any
@@ -131,7 +126,6 @@ class TestSpiderExecution:
         expected = spider_by_definition(other, rows, order_matters=False)
         assert spider_execution(other, rows, order_matters=False) == expected
 
-    @settings(deadline=None)
     @given(results(least_rows=1), st.data(), st.booleans())
     def test_the_order_of_columns_does_not_count(
         self, rows: list[Row], data: Any, order_matters: bool
@@ -139,7 +133,6 @@ class TestSpiderExecution:
         order = data.draw(st.permutations(range(len(rows[0]))))
         assert spider_execution(permuted(rows, order), rows, order_matters=order_matters)
 
-    @settings(deadline=None)
     @given(results(), st.randoms())
     def test_the_order_of_rows_counts_only_where_the_gold_orders(
         self, rows: list[Row], chance: random.Random
@@ -150,7 +143,6 @@ class TestSpiderExecution:
         ordered = spider_execution(other, rows, order_matters=True)
         assert ordered == spider_by_definition(other, rows, order_matters=True)
 
-    @settings(deadline=None)
     @given(results(least_rows=1))
     def test_how_often_a_row_stands_there_counts(self, rows: list[Row]) -> None:
         assert not spider_execution([*rows, rows[0]], rows, order_matters=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hexprefect.evaluation.statistics import mcnemar_exact, wilson_interval
@@ -19,7 +19,6 @@ def test_wilson_gives_the_published_intervals() -> None:
     assert wilson_interval(1, 29) == pytest.approx((0.0061, 0.1718), abs=5e-5)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 500).flatmap(lambda of: st.tuples(st.integers(0, of), st.just(of))))
 def test_the_interval_holds_the_share(counts: tuple[int, int]) -> None:
     right, of = counts
@@ -32,7 +31,6 @@ def test_without_questions_nothing_is_known() -> None:
     assert wilson_interval(0, 0) == (0.0, 1.0)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 7), st.integers(0, 7))
 def test_p_is_the_share_of_coin_tosses_at_least_as_uneven(wins: int, losses: int) -> None:
     tosses = wins + losses

@@ -220,7 +220,7 @@ def tell(monitor: HealthMonitor, instance: str, event: tuple, now: float) -> Sta
     return monitor.probe(instance, event[1], now, kind=event[2], busy=event[3])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(events)
 def test_the_changes_tell_the_whole_story_and_death_always_follows_suspicion(
     happened: list,
@@ -241,7 +241,7 @@ def test_the_changes_tell_the_whole_story_and_death_always_follows_suspicion(
         assert monitor.state("b") == states["b"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(events)
 def test_whatever_happened_a_healthy_instance_comes_back(happened: list) -> None:
     monitor, now = HealthMonitor(), 0.0
@@ -256,7 +256,7 @@ def test_whatever_happened_a_healthy_instance_comes_back(happened: list) -> None
     assert monitor.admits("a") is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(events)
 def test_no_instance_is_judged_by_anothers_evidence(happened: list) -> None:
     together, alone, now = HealthMonitor(), HealthMonitor(), 0.0

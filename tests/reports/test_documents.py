@@ -93,7 +93,7 @@ def test_the_document_says_how_the_night_went(state: Any, changed: Any, said: st
     assert said in report_markdown(outcome)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.text(max_size=60))
 def test_no_value_becomes_markup(value: str) -> None:
     outcome = report(item("v", (value,), (None,), title=value or "t", question=value))

@@ -160,7 +160,7 @@ def test_a_file_of_other_characters(tmp_path: Path) -> None:
     assert "UTF-8" in problem_of(path)[2]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_no_damage_to_a_file_leads_to_anything_but_a_mistake(tmp_path_factory, data) -> None:
     start = data.draw(st.integers(0, len(WHOLE) - 1))

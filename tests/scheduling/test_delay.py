@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hexprefect.scheduling.delay import busy_after, queue_delay, queue_delays, with_delay_caused
@@ -11,7 +11,6 @@ from hexprefect.scheduling.delay import busy_after, queue_delay, queue_delays, w
 seconds = st.floats(0, 1e4, allow_nan=False)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(seconds, seconds), max_size=10))
 def test_the_clock_is_the_work_of_a_server_that_never_idles_while_it_has_some(
     arrivals: list[tuple[float, float]],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hexprefect.scheduling import (
@@ -26,7 +26,6 @@ profiles = st.builds(Profile, st.just("p"), numbers, numbers, numbers, numbers)
 tokens = st.integers(0, 20_000)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(profiles, tokens, st.integers(0, 300)), min_size=1, max_size=5),
     st.integers(20_000, 40_000),
@@ -52,7 +51,6 @@ def test_all_instances_at_once_cost_what_each_costs_bit_for_bit(
         )
 
 
-@settings(deadline=None)
 @given(profiles, tokens, tokens, st.floats(0, 5_000, allow_nan=False))
 def test_occupancy_is_less_than_the_duration_by_what_the_batch_shares(
     profile: Profile, inputs: int, cached: int, outputs: float
@@ -67,7 +65,6 @@ def test_occupancy_is_less_than_the_duration_by_what_the_batch_shares(
     ) == pytest.approx(shared)
 
 
-@settings(deadline=None)
 @given(st.lists(profiles, min_size=1, max_size=4), tokens, st.floats(0, 5_000, allow_nan=False))
 def test_the_mean_profile_costs_the_mean(
     several: list[Profile], inputs: int, outputs: float

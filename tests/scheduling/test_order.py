@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hexprefect.scheduling.order import ORDERS, Order, last_chance, order_key
@@ -28,7 +28,6 @@ def test_each_order_puts_first_what_it_says() -> None:
     assert key("remaining", remaining_s=3) < key("remaining", remaining_s=30)
 
 
-@settings(deadline=None)
 @given(seconds, seconds, seconds, seconds, seconds)
 def test_the_static_key_of_laxity_orders_as_laxity_does_at_any_moment(
     now: float, deadline_1: float, deadline_2: float, remaining_1: float, remaining_2: float
@@ -43,7 +42,6 @@ def test_the_static_key_of_laxity_orders_as_laxity_does_at_any_moment(
         assert (first < second) == (key_1 < key_2)
 
 
-@settings(deadline=None)
 @given(seconds, seconds, seconds, seconds, seconds)
 def test_the_static_key_of_urgency_orders_as_urgency_does_at_any_moment(
     waited: float, budget_1: float, budget_2: float, completion_1: float, completion_2: float
@@ -58,7 +56,6 @@ def test_the_static_key_of_urgency_orders_as_urgency_does_at_any_moment(
         assert (first > second) == (key_1 < key_2)
 
 
-@settings(deadline=None)
 @given(remaining=seconds, ageing=st.floats(0.01, 10))
 def test_ageing_bounds_how_long_the_long_are_overtaken(remaining: float, ageing: float) -> None:
     mine = key("remaining", remaining_s=remaining, arrived_at=0.0, ageing=ageing)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hexprefect.scheduling import NoInstance, choose
@@ -12,7 +12,6 @@ from hexprefect.scheduling.placement import place
 seconds = st.one_of(st.just(0.0), st.floats(0, 1e4, allow_nan=False), st.sampled_from([1.0, 2.0]))
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(seconds, seconds), min_size=1, max_size=6),
     st.floats(0, 1),

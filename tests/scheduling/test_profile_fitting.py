@@ -135,7 +135,7 @@ def test_too_few_requests_are_said_and_not_learned_from() -> None:
         fit_profile(TRUE, requests(29))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.floats(0.01, 100.0),
     st.lists(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hexprefect.scheduling import Profile
@@ -20,7 +20,6 @@ def test_parallel_branches_count_once_with_their_longest() -> None:
     assert remaining_after([1.0, 5.0, 2.0, 3.0], [(1, 2), (3,), (3,), ()]) == (8.0, 3.0, 3.0, 0)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e4), min_size=1, max_size=MEMORY))
 def test_the_history_is_a_mean(seconds: list[float]) -> None:
     history = RemainingHistory()
@@ -37,7 +36,6 @@ def test_a_visit_nobody_made_is_predicted_from_the_visits_before() -> None:
     assert predicted_remaining_seconds(history, "new", 0, expected=9.0) == 9.0
 
 
-@settings(deadline=None)
 @given(
     slowdown=st.floats(1, 20),
     inputs=st.floats(1, 10_000),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hexprefect.scheduling.delay import queue_delays, with_delay_caused
@@ -64,7 +64,6 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(deadline=None)
 @given(cases())
 def test_by_tables(case: Case) -> None:
     nothing = [0] * len(case.profiles)
@@ -81,7 +80,6 @@ def test_by_tables(case: Case) -> None:
     assert placing_by_tables(case.profiles, alpha=case.alpha)(*arguments) == (index, costs[index])
 
 
-@settings(deadline=None)
 @given(cases())
 def test_by_clock(case: Case) -> None:
     busy_until = case.delays

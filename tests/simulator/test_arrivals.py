@@ -6,7 +6,7 @@ from itertools import islice, pairwise
 from statistics import fmean, pstdev
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hexprefect.simulator.arrivals import BadArrivals, moments, parse_arrivals
@@ -27,7 +27,6 @@ def test_gaps_have_the_mean_and_the_variation_asked_for(text: str, variation: fl
     assert pstdev(drawn) / fmean(drawn) == pytest.approx(variation, abs=0.1)
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(["poisson", "gamma:3", "deterministic", "phases:30x2,0x5,2x3"]),
     st.floats(0.01, 30),

@@ -35,7 +35,6 @@ def serve(engine: Engine, arrivals: list[tuple[float, EngineJob]]) -> list[tuple
 
 
 @pytest.mark.parametrize("prefill", ["chunked", "first"])
-@settings(deadline=None)
 @given(inputs=st.integers(1, 20_000), outputs=st.integers(0, 2_000))
 def test_a_request_alone_takes_exactly_its_predicted_time(
     prefill: Prefill, inputs: int, outputs: int
@@ -94,7 +93,7 @@ def stepwise(
     return ends
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         # Irrational moments: which of two events at one instant comes first is not the question.
@@ -173,7 +172,7 @@ def test_sequences_that_outgrow_the_memory_are_preempted_and_still_finish() -> N
     assert engine.used_kv_tokens == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     jobs=st.lists(
         st.tuples(

@@ -13,7 +13,7 @@ segments = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 400)),
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     prompts=st.lists(segments, max_size=25),
     asked=segments,

@@ -26,7 +26,7 @@ def waiting(number: int, kv_tokens: int, passed_over: int) -> Request:
     return request
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     queue=st.lists(st.tuples(st.integers(1, 700), st.integers(0, 9)), min_size=1, max_size=24),
     reserved=st.integers(0, 1_000),

@@ -43,7 +43,7 @@ def queries(draw: st.DrawFn) -> Query:
     return Query(tuple(calls), database=draw(st.sampled_from(["", "d1", "d2"])))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(queries(), min_size=1, max_size=5), st.integers(1, 9))
 def test_predictions_are_those_of_the_plain_functions(workload: list[Query], times: int) -> None:
     knowledge = Knowledge(PROFILES, EXPECTED)
@@ -81,7 +81,7 @@ def test_predictions_are_those_of_the_plain_functions(workload: list[Query], tim
                 )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(queries(), min_size=1, max_size=3))
 def test_a_query_alone_takes_what_the_workload_says(workload: list[Query]) -> None:
     knowledge = Knowledge(PROFILES)

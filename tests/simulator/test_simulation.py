@@ -78,7 +78,7 @@ SMALL = Cluster(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     workload=st.lists(st.tuples(st.integers(0, 60), queries()), min_size=1, max_size=12),
     name=st.sampled_from(list(POLICIES)),

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hexprefect.simulator import Call, Generator, Query, read_workload, write_workload
@@ -69,7 +69,6 @@ def any_query(draw: st.DrawFn) -> Query:
     )
 
 
-@settings(deadline=None)
 @given(queries=st.lists(any_query(), min_size=1, max_size=5))
 def test_our_own_format_comes_back_as_it_was(
     queries: list[Query], tmp_path_factory: pytest.TempPathFactory
@@ -105,7 +104,6 @@ def test_a_missing_trace_is_named(tmp_path: Path) -> None:
         read_workload(tmp_path / "gone.json")
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10_000))
 def test_the_generator_repeats_itself_and_makes_valid_queries(seed: int) -> None:
     for shape in ("reference", "ours"):

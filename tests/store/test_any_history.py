@@ -301,7 +301,6 @@ def test_every_law_holds_in_any_history(sqlite_template: Path) -> None:
         settings=settings(
             max_examples=int(os.environ.get("HEXPREFECT_HISTORIES", "15")),
             stateful_step_count=20,
-            deadline=None,
             # A failing history is short enough to be read; shrinking it would take minutes.
             phases=(Phase.explicit, Phase.reuse, Phase.generate),
             suppress_health_check=list(HealthCheck),

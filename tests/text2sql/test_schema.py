@@ -119,7 +119,7 @@ tables = st.lists(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(tables=tables, budget=st.integers(min_value=100, max_value=2_000))
 def test_a_rendering_keeps_its_budget_and_names_what_it_leaves_out(
     tables: list[Table], budget: int
@@ -208,7 +208,7 @@ def test_a_value_that_the_question_does_not_mention_is_not_offered() -> None:
     assert index.find("How many customers are there?", phrases=["Oslo"]) == ()
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(tables=tables)
 def test_the_least_a_table_takes_is_never_more_than_it_takes(tables: list[Table]) -> None:
     """Else a table that would fit is left out."""

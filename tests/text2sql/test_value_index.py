@@ -48,7 +48,7 @@ def test_a_value_in_two_columns_is_found_in_both() -> None:
     assert {(item.column, item.value) for item in found} == {("city", "Oslo"), ("origin", "oslo")}
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     values=st.lists(st.text(max_size=20), max_size=12, unique=True).map(tuple),
     question=st.text(max_size=60),

@@ -263,7 +263,7 @@ def check_memory(subject: Engine) -> None:
     assert subject.running <= subject.options.max_num_seqs
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     workloads,
     st.sampled_from(["priority", "fcfs"]),
@@ -295,7 +295,7 @@ def test_every_sequence_ends_and_nothing_stays_behind(
     assert (subject.running, subject.waiting, subject.blocks.used) == (0, 0, 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(workloads, st.lists(st.floats(0, 40), max_size=30))
 def test_how_often_the_engine_is_looked_at_changes_nothing(
     workload: list[tuple[float, int, int, int, int, float | None]], looks: list[float]
