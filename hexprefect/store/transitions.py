@@ -163,9 +163,7 @@ def give_back(tx: Transaction, *, request_id: str, attempt: int, why: str) -> No
     Raises:
         LeaseLost: as for `finish`.
     """
-    row = _find(tx, request_id)
-    if row is None or row["owner"] != tx.process or row["attempt"] != attempt:
-        raise _lost(request_id)
+    row = _owned(tx, _find(tx, request_id), request_id, attempt)
     if row["state"] == "waiting":
         return
     if row["state"] not in tables.HOLDING_STATES:
@@ -199,9 +197,7 @@ def outgrow(
         LeaseLost: as for `finish`.
         NoInstanceFits: no instance could hold it; nothing is changed then.
     """
-    row = _find(tx, request_id)
-    if row is None or row["owner"] != tx.process or row["attempt"] != attempt:
-        raise _lost(request_id)
+    row = _owned(tx, _find(tx, request_id), request_id, attempt)
     if row["state"] not in tables.HOLDING_STATES:
         raise _lost(request_id)
     load = tx.instances[row["instance"]]
@@ -362,14 +358,19 @@ def _find(tx: Transaction, request_id: str) -> Row | None:
 
 def _running(tx: Transaction, request_id: str, attempt: int, *, ends_as: str) -> Row | None:
     """A request that this process runs, marked as ended; `None` when it has ended so already."""
-    row = tx.request(request_id)
-    if row is None or row["owner"] != tx.process or row["attempt"] != attempt:
-        raise _lost(request_id)
+    row = _owned(tx, tx.request(request_id), request_id, attempt)
     if row["state"] == ends_as:
         return None
     if row["state"] != "running":
         raise _lost(request_id)
     row["state"] = ends_as
+    return row
+
+
+def _owned(tx: Transaction, row: Row | None, request_id: str, attempt: int) -> Row:
+    """The row of a request whose attempt is this process's."""
+    if row is None or row["owner"] != tx.process or row["attempt"] != attempt:
+        raise _lost(request_id)
     return row
 
 
