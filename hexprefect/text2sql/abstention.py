@@ -1,8 +1,8 @@
 """Abstaining: telling a question that this schema cannot answer from one that was answered badly.
 
 A small model writes a statement for anything. What gives an unanswerable question away is what its
-candidates do: they invent names that the catalogue does not have, or find nothing, or differ. Only
-then, and only where words of the question occur nowhere in the schema, the model is asked which of
+candidates do: they all invent names that the catalogue does not have, or find nothing. Only then,
+and only where words of the question occur nowhere in the schema, the model is asked which of
 exactly these words are missing. It cannot name any other, so that no answerable question is lost to
 a word that is there.
 """
@@ -114,14 +114,13 @@ def is_doubtful(
 ) -> bool:
     """Whether the candidates look as those of an unanswerable question do.
 
-    Nothing ran, nothing was found, no two thirds agree, or half of them invented a name. A column
-    that another table has is misplaced, not invented.
+    Nothing ran, nothing was found, or every one of them invented a name. That they differ says
+    little: those of a small model differ on questions that they could answer, too. A column that
+    another table has is misplaced, not invented.
     """
     if not clusters or all(cluster.is_empty for cluster in clusters):
         return True
-    if 3 * len(clusters[0].candidates) < 2 * len(candidates):
-        return True
-    return 2 * sum(_invents(candidate, schema) for candidate in candidates) >= len(candidates)
+    return all(_invents(candidate, schema) for candidate in candidates)
 
 
 def _invents(candidate: Candidate, schema: Schema) -> bool:

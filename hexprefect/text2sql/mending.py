@@ -1,9 +1,10 @@
 """What code makes of a statement before the model is asked again: it costs no call.
 
-Each way to mend has a module of its own, with its reasons: misplaced columns (`repair`), joins that
-leave the key aside (`key_joins`), two values at once (`contradiction`), spellings (`respelling`),
-columns that only rank (`asked_columns`), rows that a join repeats (`repetition`). What they make is
-a statement like any other: it goes through the guard, and counts only when it returns rows.
+Each way to mend has a module of its own, with its reasons: misplaced columns (`repair`), tables
+that are not there (`invented_tables`), joins that leave the key aside (`key_joins`), two values at
+once (`contradiction`), spellings (`respelling`), columns that only rank (`asked_columns`), rows
+that a join repeats (`repetition`). What they make is a statement like any other: it goes through
+the guard, and counts only when it returns rows.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hexprefect.text2sql.asked_columns import without_ranking_column
 from hexprefect.text2sql.contradiction import intersected
 from hexprefect.text2sql.correction import unknown_name
 from hexprefect.text2sql.database import Database
+from hexprefect.text2sql.invented_tables import without_invented_tables
 from hexprefect.text2sql.key_joins import joined_by_keys
 from hexprefect.text2sql.repair import repaired
 from hexprefect.text2sql.repetition import has_repeated_rows, repetition
@@ -76,7 +78,8 @@ class Mender:
         schema, dialect = self.schema, self.schema.dialect
         if tried.rows is None:
             is_misnamed = unknown_name(tried.error or "") is not None
-            made = [repaired(tried.sql, schema) if is_misnamed else None]
+            ways = (repaired, without_invented_tables) if is_misnamed else ()
+            made = [way(tried.sql, schema) for way in ways]
         else:
             by_keys = joined_by_keys(tried.sql, schema)
             made = [by_keys]
