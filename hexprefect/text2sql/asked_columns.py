@@ -21,7 +21,8 @@ _WORDS_OF_QUANTITY = frozenset(
         "how", "many", "much", "number", "count", "total", "amount", "quantity", "sum", "average",
         "avg", "mean", "maximum", "minimum", "max", "min", "frequency", "percentage", "percent",
         "ratio", "share", "time", "value", "corresponding", "respective", "all", "detail",
-        "information", "everything",
+        "information", "everything", "when", "date", "day", "year", "old", "price", "cost", "by",
+        "size", "length", "weight", "height", "score", "rating", "rate",
     }
 )  # fmt: skip
 _WORDS_OF_RANK = frozenset(
@@ -45,7 +46,8 @@ def without_ranking_column(sql: str, question: str, *, dialect: str) -> str | No
         question: what was asked.
         dialect: sqlglot's name of the SQL dialect.
     """
-    asked = {stem(word) for word in re.findall(r"[^\W_]+", question.casefold())}
+    text = re.sub(r"\bat (?:least|most)\b", "", question.casefold())
+    asked = {stem(word) for word in re.findall(r"[^\W_]+", text)}
     if not _WORDS_OF_RANK & asked or _WORDS_OF_QUANTITY & asked:
         return None
     try:
@@ -55,6 +57,9 @@ def without_ranking_column(sql: str, question: str, *, dialect: str) -> str | No
     shown = _shown_rank(tree)
     if shown is None or _words(shown) & asked:
         return None
+    is_list = "," in question or "and" in asked
+    if is_list and shown.find(exp.AggFunc) is None:
+        return None  # "The name and birthday of the youngest": one of them may mean the column.
     order = tree.args["order"].expressions[0]
     order.set("this", shown.unalias().copy())
     tree.set("expressions", [item for item in tree.expressions if item is not shown])
@@ -65,6 +70,9 @@ def _shown_rank(tree: exp.Expr) -> exp.Expr | None:
     """What a statement both ranks by and selects, beside something else."""
     if not isinstance(tree, exp.Select) or tree.args.get("distinct"):
         return None
+    group = tree.args.get("group")
+    if group is not None and group.find(exp.Literal) is not None:
+        return None  # GROUP BY 2 counts the columns.
     order = tree.args.get("order")
     if order is None or len(order.expressions) != 1 or tree.args.get("limit") is None:
         return None
@@ -82,8 +90,11 @@ def _is_of(item: exp.Expr, ranked: exp.Expr) -> bool:
 
 
 def _words(item: exp.Expr) -> set[str]:
-    """The words by which a question would ask for a column: its names, not `count` and `id`."""
-    names = [column.name for column in item.find_all(exp.Column)]
+    """The words by which a question would ask for a column: its names, but for what is counted."""
+    counted = {
+        id(column) for call in item.find_all(exp.Count) for column in call.find_all(exp.Column)
+    }
+    names = [column.name for column in item.find_all(exp.Column) if id(column) not in counted]
     if item.alias:
         names.append(item.alias)
     return {stem(word) for name in names for word in words_of(name)}

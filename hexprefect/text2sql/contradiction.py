@@ -1,8 +1,8 @@
 """One column that must equal two values at once: no row can, but two rows of one thing can.
 
-"Which countries have a singer of rock and one of jazz?" is the countries of the first that are also
-countries of the second. A small model writes `genre = 'rock' AND genre = 'jazz'`, which finds
-nothing; an INTERSECT of the two finds what was asked for.
+"Which singers have a song of rock and one of jazz?" A small model joins the songs and writes
+`genre = 'rock' AND genre = 'jazz'`, which finds nothing. What was meant is the singers of the one
+whose key is among those of the other.
 """
 
 from __future__ import annotations
@@ -12,54 +12,106 @@ from collections import defaultdict
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.scope import build_scope
 
-_NOT_DIVISIBLE = ("group", "having", "limit", "offset", "order", "distinct", "windows", "qualify")
+from hexprefect.text2sql.conditions import parts_of
+from hexprefect.text2sql.key_graph import called
+from hexprefect.text2sql.schema import Schema, Table
+
+_NOT_DIVISIBLE = (
+    "with_", "group", "having", "limit", "offset", "order", "distinct", "windows", "qualify",
+)  # fmt: skip
 
 
-def intersected(sql: str, *, dialect: str) -> str | None:
-    """The statement as an INTERSECT, one query for each of the values; None unless there are two.
+def with_each_value(sql: str, schema: Schema) -> str | None:
+    """The statement for things that have all of the values; None unless that is what it means.
 
-    None, too, where the statement counts, groups, orders or limits: what it would mean for the two
-    parts is not clear.
+    That needs a join: what is selected is of one table that has a key of one column, and the two
+    values are of another one. What counts, groups, orders or limits is left alone.
 
     Args:
         sql: a statement that the database accepts and that finds nothing.
-        dialect: sqlglot's name of the SQL dialect.
+        schema: the whole schema.
     """
     try:
-        tree = sqlglot.parse_one(sql, dialect=dialect)
+        tree = sqlglot.parse_one(sql, dialect=schema.dialect)
+        scope = build_scope(tree)
     except (SqlglotError, ValueError, RecursionError):
         return None
-    if not isinstance(tree, exp.Select) or any(tree.args.get(part) for part in _NOT_DIVISIBLE):
+    if scope is None or not isinstance(tree, exp.Select):
         return None
-    if any(item.find(exp.AggFunc) for item in tree.expressions):
+    if any(tree.args.get(part) for part in _NOT_DIVISIBLE):
         return None
+    tables = {
+        name.casefold(): (called(source), table)
+        for name, source in scope.sources.items()
+        if isinstance(source, exp.Table)
+        and (table := schema.table(source.name, source.db or None)) is not None
+    }
+    owners = {_owner(item.unalias(), tables) for item in tree.expressions}
+    owner = owners.pop() if len(owners) == 1 else None
     where = tree.args.get("where")
-    parts = list(where.this.flatten()) if where and isinstance(where.this, exp.And) else []
-    wanted: defaultdict[str, list[int]] = defaultdict(list)
-    for index, part in enumerate(parts):
-        if (column := _column_of(part)) is not None:
-            wanted[column].append(index)
-    several = [indexes for indexes in wanted.values() if len(indexes) > 1]
-    if len(several) != 1 or len({parts[index].sql() for index in several[0]}) < len(several[0]):
+    if owner is None or where is None or len(tables) != len(scope.sources):
         return None
-    queries = [_with_only(tree, parts, index, several[0]) for index in several[0]]
-    whole: exp.Query = queries[0]
-    for query in queries[1:]:
-        whole = whole.intersect(query)
-    return whole.sql(dialect=dialect)
+    name, table = tables[owner]
+    parts = list(parts_of(where.this))
+    values = _values_of_one_column(parts, tables, owner)
+    if not values or len(table.primary_key) != 1 or table.column(table.primary_key[0]) is None:
+        return None
+    key = exp.column(exp.to_identifier(table.primary_key[0], quoted=True), table=name.copy())
+    first, *others = values
+    whole = _with_only(tree, parts, first, values)
+    for other in others:
+        those = _with_only(tree, parts, other, values).select(key.copy(), append=False)
+        whole = whole.where(exp.In(this=key.copy(), query=exp.Subquery(this=those)), copy=False)
+    return whole.sql(dialect=schema.dialect)
 
 
-def _column_of(part: exp.Expr) -> str | None:
-    """The column, in small letters, of `column = literal`."""
+Tables = dict[str, tuple[exp.Identifier, Table]]
+
+
+def _values_of_one_column(parts: list[exp.Expr], tables: Tables, owner: str) -> list[int]:
+    """Where one column of another table than `owner` is compared with different values."""
+    wanted: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for index, part in enumerate(parts):
+        column = _compared(part)
+        alias = _owner(column, tables) if column is not None else None
+        if column is not None and alias is not None:
+            known = tables[alias][1].column(column.name)
+            wanted[alias, known.name if known else column.name].append(index)
+    several = [(alias, indexes) for (alias, _), indexes in wanted.items() if len(indexes) > 1]
+    if len(several) != 1 or several[0][0] == owner:
+        return []
+    indexes = several[0][1]
+    is_different = len({_literal(parts[index]) for index in indexes}) == len(indexes)
+    return indexes if is_different else []
+
+
+def _compared(part: exp.Expr) -> exp.Column | None:
+    """The column of `column = literal`, either way round."""
     if not isinstance(part, exp.EQ):
         return None
-    column, literal = part.this, part.expression
-    if isinstance(column, exp.Literal):
-        column, literal = literal, column
-    if not isinstance(column, exp.Column) or not isinstance(literal, exp.Literal):
+    sides = (part.this, part.expression)
+    columns = [side for side in sides if isinstance(side, exp.Column)]
+    has_literal = any(isinstance(side, exp.Literal) for side in sides)
+    return columns[0] if len(columns) == 1 and has_literal else None
+
+
+def _literal(part: exp.Expr) -> str:
+    return next(str(side) for side in part.args.values() if isinstance(side, exp.Literal))
+
+
+def _owner(item: exp.Expr, tables: Tables) -> str | None:
+    """The alias, in small letters, of the table that a column is of; None for anything else."""
+    if not isinstance(item, exp.Column) or not isinstance(item.this, exp.Identifier):
         return None
-    return f"{column.table}.{column.name}".casefold()
+    wanted = item.table.casefold()
+    found = [
+        alias
+        for alias, (_, table) in tables.items()
+        if wanted in ("", alias) and table.column(item.name) is not None
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _with_only(

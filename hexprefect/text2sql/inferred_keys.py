@@ -23,6 +23,9 @@ _FAMILIES = (
     ("BINARY", "bytes"), ("BLOB", "bytes"), ("BYTEA", "bytes"),
 )  # fmt: skip
 
+_OWN_NAME = "="
+"""Stands before a table's own name among the targets."""
+
 Words = tuple[str, ...]
 
 
@@ -49,10 +52,10 @@ def _targets(tables: Iterable[Table]) -> dict[Words, list[tuple[Table, Column]]]
         if words and words[-1] in _KEY_ENDINGS:
             # customer.id or customer.customer_id: referred to as customer_id.
             names.add((*name, words[-1]))
-        # flight.airline, a number as airline.uid is: the table's own name.
-        names.add(name)
         for item in names:
             found[item].append((table, key))
+        # flight.airline, a number as airline.uid is: the table's own name.
+        found[_OWN_NAME, *name].append((table, key))
     return found
 
 
@@ -66,7 +69,7 @@ def _guesses(
             continue
         fitting = [
             (target, key)
-            for target, key in _named(_words(column.name), targets)
+            for target, key in _named(column.name, targets)
             if _family(column) == _family(key) and (target is not table or key.name != column.name)
         ]
         # The same name in several schemas means the one of its own.
@@ -77,12 +80,19 @@ def _guesses(
 
 
 def _named(
-    words: Words, targets: dict[Words, list[tuple[Table, Column]]]
+    column: str, targets: dict[Words, list[tuple[Table, Column]]]
 ) -> list[tuple[Table, Column]]:
-    """Targets of this name, else those that it ends with: `home_team_id` refers to `team`."""
+    """Targets of this name, else those that it ends with: `home_team_id` refers to `team`.
+
+    A table's own name counts only as the whole of a column's, and not in the plural: `employees`
+    may say how many.
+    """
+    words, written = _words(column), tuple(words_of(column))
     for start in range(len(words) - 1):
         if words[start:] in targets:
             return targets[words[start:]]
+    if words == written and (_OWN_NAME, *words) in targets:
+        return targets[_OWN_NAME, *words]
     return targets.get(words, []) if words and words[-1] not in _GENERIC_KEYS else []
 
 

@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from hexprefect.errors import HexprefectError
 from hexprefect.text2sql.asked_columns import without_ranking_column
-from hexprefect.text2sql.contradiction import intersected
+from hexprefect.text2sql.contradiction import with_each_value
 from hexprefect.text2sql.correction import unknown_name
 from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.invented_tables import without_invented_tables
@@ -75,7 +75,7 @@ class Mender:
 
     def _proposals(self, tried: Tried) -> tuple[str, ...]:
         """What could be meant, the likeliest first."""
-        schema, dialect = self.schema, self.schema.dialect
+        schema = self.schema
         if tried.rows is None:
             is_misnamed = unknown_name(tried.error or "") is not None
             ways = (repaired, without_invented_tables) if is_misnamed else ()
@@ -84,9 +84,11 @@ class Mender:
             by_keys = joined_by_keys(tried.sql, schema)
             made = [by_keys]
             if tried.rows.is_empty:
-                sql = by_keys or tried.sql
-                made += [intersected(sql, dialect=dialect), respelled(sql, schema)]
+                ways = (with_each_value, respelled)
+                made = [way(tried.sql, schema) for way in ways] + made
+                made += [way(by_keys, schema) for way in ways] if by_keys else []
             else:
+                dialect = schema.dialect
                 made.append(without_ranking_column(tried.sql, self.question, dialect=dialect))
         return tuple(sql for sql in made if sql is not None)
 

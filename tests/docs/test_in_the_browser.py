@@ -64,9 +64,8 @@ async def test_a_question_is_asked_in_the_run_form_and_followed_to_its_artifacts
         sql = await pages.open_artifact(artifacts[QUESTION], "SELECT")
         assert "COUNT(*)" in sql
         assert "customer" in sql
-        rows = next(address for words, address in artifacts.items() if "rows" in words)
-        assert "400" in await pages.open_artifact(rows, "400")
-        calls = next(address for words, address in artifacts.items() if "LLM calls" in words)
+        assert "400" in await pages.open_artifact(artifacts["One row."], "400")
+        calls = artifacts["Where its LLM calls ran."]
         timeline = await pages.open_artifact(calls, "candidate_generation")
         assert "emulated-" in timeline
         await pages.photograph(tmp_path / "timeline.png")

@@ -29,8 +29,8 @@ def without(sql: str, question: str) -> str | None:
         # By its alias; a column, asked for by a word that is none of its own.
         (
             "Which country has the most singers?",
-            "SELECT country, COUNT(id) AS n FROM singer GROUP BY country ORDER BY N DESC LIMIT 1",
-            "SELECT country FROM singer GROUP BY country ORDER BY COUNT(id) DESC LIMIT 1",
+            "SELECT country, COUNT(singer) AS n FROM s GROUP BY country ORDER BY N DESC LIMIT 1",
+            "SELECT country FROM s GROUP BY country ORDER BY COUNT(singer) DESC LIMIT 1",
         ),
         (
             "Who is the oldest singer?",
@@ -53,6 +53,16 @@ def test_what_only_ranks_is_left_out(question: str, sql: str, expected: str) -> 
          "SELECT name, age FROM singer ORDER BY age DESC LIMIT 1"),
         ("Who are the top three by ASP? Give name and ASP.",
          "SELECT name, AVG(price) AS ASP FROM sale GROUP BY name ORDER BY ASP DESC LIMIT 3"),
+        # In other words than the column's.
+        ("Name and birthday of the youngest?",
+         "SELECT name, birth_date FROM singer ORDER BY birth_date DESC LIMIT 1"),
+        ("When was the most recent payment, and who made it?",
+         "SELECT paid_on, payer FROM payment ORDER BY paid_on DESC LIMIT 1"),
+        ("Top 10 customers by sales", "SELECT name, total FROM c ORDER BY total DESC LIMIT 10"),
+        # No rank; columns that are counted off.
+        ("Which countries have at least 3 singers?", COUNTED),
+        ("Which country has the most singers?",
+         "SELECT COUNT(*), country FROM singer GROUP BY 2 ORDER BY COUNT(*) DESC LIMIT 1"),
         # Nothing else would be left; several, or nothing, is ranked by; it is not shown.
         ("Who is the oldest?", "SELECT age FROM singer ORDER BY age DESC LIMIT 1"),
         ("Who is the oldest?", "SELECT name, age FROM singer ORDER BY age, name LIMIT 1"),
@@ -89,5 +99,5 @@ async def test_the_agent_answers_with_what_was_asked_for(shop: Database) -> None
 
 def test_no_gold_statement_loses_a_column(gold_questions: list[GoldQuestion]) -> None:
     shown = [item for item in gold_questions if without(item.sql, "Who is the oldest?")]
-    assert len(shown) >= 5, "there is nothing to lose"
+    assert len(shown) >= 10, "there is nothing to lose"
     assert [item.id for item in gold_questions if without(item.sql, item.question)] == []

@@ -8,60 +8,102 @@ from hypothesis import strategies as st
 
 from hexprefect.completion import Completion, Prompt
 from hexprefect.text2sql import AgentOptions, Database, answer
-from hexprefect.text2sql.contradiction import intersected
+from hexprefect.text2sql.contradiction import with_each_value
+from hexprefect.text2sql.schema import Column, Schema, Table
 from tests.text2sql.conftest import GoldQuestion
+
+SONGS = Schema(
+    "postgres",
+    (
+        Table(
+            "singer",
+            (Column("id", "INTEGER"), Column("name", "TEXT"), Column("gender", "TEXT")),
+            primary_key=("id",),
+        ),
+        Table("song", (Column("singer", "INTEGER"), Column("genre", "TEXT"))),
+        Table(
+            "award",
+            (Column("year", "INTEGER"), Column("number", "INTEGER"), Column("singer", "INTEGER")),
+            primary_key=("year", "number"),
+        ),
+    ),
+)
 
 
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
         (
-            "SELECT a FROM t WHERE b = 'x' AND b = 'y'",
-            "SELECT a FROM t WHERE b = 'x' INTERSECT SELECT a FROM t WHERE b = 'y'",
+            "SELECT s.name FROM singer AS s JOIN song AS g ON g.singer = s.id "
+            "WHERE g.genre = 'rock' AND g.genre = 'jazz'",
+            "SELECT s.name FROM singer AS s JOIN song AS g ON g.singer = s.id "
+            'WHERE g.genre = \'rock\' AND s."id" IN (SELECT s."id" FROM singer AS s '
+            "JOIN song AS g ON g.singer = s.id WHERE g.genre = 'jazz')",
         ),
+        # Other conditions hold for each; bare columns, parentheses, the value first.
         (
-            "SELECT t.a FROM t JOIN u ON t.i = u.i WHERE u.b = 1 AND c > 2 AND 2 = U.B",
-            "SELECT t.a FROM t JOIN u ON t.i = u.i WHERE u.b = 1 AND c > 2 INTERSECT "
-            "SELECT t.a FROM t JOIN u ON t.i = u.i WHERE c > 2 AND 2 = U.B",
-        ),
-        (
-            "SELECT a FROM t WHERE b = 'x' AND b = 'y' AND b = 'z'",
-            "SELECT a FROM t WHERE b = 'x' INTERSECT SELECT a FROM t WHERE b = 'y' "
-            "INTERSECT SELECT a FROM t WHERE b = 'z'",
+            "SELECT name, gender FROM singer AS S JOIN song ON singer = s.id "
+            "WHERE (genre = 'a' AND 'b' = Genre) AND s.name <> 'x'",
+            "SELECT name, gender FROM singer AS S JOIN song ON singer = s.id "
+            "WHERE (genre = 'a' AND s.name <> 'x') AND S.\"id\" IN (SELECT S.\"id\" FROM singer AS S "
+            "JOIN song ON singer = s.id WHERE 'b' = Genre AND s.name <> 'x')",
         ),
     ],
 )
 def test_each_value_has_its_query(sql: str, expected: str) -> None:
-    assert intersected(sql, dialect="sqlite") == expected
+    assert with_each_value(sql, SONGS) == expected
+
+
+def test_three_values_are_three_queries() -> None:
+    sql = "SELECT s.id FROM singer s JOIN song g ON g.singer = s.id WHERE "
+    made = with_each_value(sql + "genre = 'a' AND genre = 'b' AND genre = 'c'", SONGS)
+    assert made is not None
+    assert made.count("SELECT") == 3
+
+
+JOINED = "FROM singer AS s JOIN song AS g ON g.singer = s.id WHERE "
 
 
 @pytest.mark.parametrize(
     "sql",
     [
-        "SELECT a FROM t WHERE b = 'x' AND c = 'y'",
-        "SELECT a FROM t WHERE b = 'x' AND b = 'x'",
-        "SELECT a FROM t WHERE b = 'x' OR b = 'y'",
-        "SELECT a FROM t WHERE b = 'x' AND b > 'y'",
-        "SELECT a FROM t WHERE b = c AND b = d",
-        # Two such columns; and what counts, groups, orders or limits.
-        "SELECT a FROM t WHERE b = 1 AND b = 2 AND c = 1 AND c = 2",
-        "SELECT COUNT(*) FROM t WHERE b = 1 AND b = 2",
-        "SELECT a FROM t WHERE b = 1 AND b = 2 GROUP BY a",
-        "SELECT a FROM t WHERE b = 1 AND b = 2 ORDER BY a",
-        "SELECT a FROM t WHERE b = 1 AND b = 2 LIMIT 3",
-        "SELECT a FROM t",
+        # A thing's own column has one value: nothing is what was asked for.
+        "SELECT name FROM singer WHERE gender = 'M' AND gender = 'F'",
+        f"SELECT s.name {JOINED} s.gender = 'M' AND s.gender = 'F'",
+        # No contradiction: one value, two columns, an alternative, other comparisons.
+        f"SELECT s.name {JOINED} genre = 'x' AND s.name = 'y'",
+        f"SELECT s.name {JOINED} genre = 'x' AND genre = 'x'",
+        f"SELECT s.name {JOINED} genre = 'x' OR genre = 'y'",
+        f"SELECT s.name {JOINED} genre = 'x' AND genre > 'y'",
+        f"SELECT s.name {JOINED} genre = s.name AND genre = s.gender",
+        # Two such columns; what is selected is of two tables, or no column; no key, one of two.
+        f"SELECT s.name {JOINED} genre = 'a' AND genre = 'b' AND singer = 1 AND singer = 2",
+        f"SELECT s.name, genre {JOINED} genre = 'a' AND genre = 'b'",
+        f"SELECT 'yes' {JOINED} genre = 'a' AND genre = 'b'",
+        "SELECT g.genre FROM song g JOIN singer s ON s.id = g.singer "
+        "WHERE s.name = 'a' AND s.name = 'b'",
+        "SELECT year FROM award a JOIN song g ON g.singer = a.singer "
+        "WHERE genre = 'a' AND genre = 'b'",
+        # What counts, groups, orders, limits, or has queries of its own.
+        f"SELECT COUNT(*) {JOINED} genre = 'a' AND genre = 'b'",
+        f"SELECT s.name {JOINED} genre = 'a' AND genre = 'b' GROUP BY s.name",
+        f"SELECT s.name {JOINED} genre = 'a' AND genre = 'b' ORDER BY s.name",
+        f"SELECT s.name {JOINED} genre = 'a' AND genre = 'b' LIMIT 3",
+        f"WITH x AS (SELECT 1) SELECT s.name {JOINED} genre = 'a' AND genre = 'b'",
+        f"SELECT s.name {JOINED} genre = 'a' AND genre = 'b' UNION SELECT 'x'",
+        "SELECT name FROM singer",
         "(",
         "",
     ],
 )
 def test_what_may_mean_something_else_is_left_alone(sql: str) -> None:
-    assert intersected(sql, dialect="sqlite") is None
+    assert with_each_value(sql, SONGS) is None
 
 
 @given(st.text(max_size=80))
 def test_no_text_of_a_model_makes_it_fail(text: str) -> None:
-    intersected(text, dialect="sqlite")
-    intersected(f"SELECT a FROM t WHERE b = 1 AND b = {text}", dialect="sqlite")
+    with_each_value(text, SONGS)
+    with_each_value(f"SELECT s.name {JOINED} genre = 'a' AND genre = {text}", SONGS)
 
 
 async def test_a_customer_with_both_orders_is_found_without_a_correction(shop: Database) -> None:
@@ -83,4 +125,4 @@ async def test_a_customer_with_both_orders_is_found_without_a_correction(shop: D
 
 
 def test_no_gold_statement_contradicts_itself(gold_questions: list[GoldQuestion]) -> None:
-    assert [q.id for q in gold_questions if intersected(q.sql, dialect=q.schema.dialect)] == []
+    assert [item.id for item in gold_questions if with_each_value(item.sql, item.schema)] == []

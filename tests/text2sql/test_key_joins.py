@@ -114,6 +114,27 @@ async def test_the_key_that_the_catalogue_declares_is_taken(
         # No key leads from one to the other, or several ways do.
         "SELECT 1 FROM concert JOIN country ON concert.year = country.continent",
         "SELECT 1 FROM letter JOIN country ON letter.sender = country.id",
+        # The key joins them already, however that is written; the equality is a further filter.
+        "SELECT 1 FROM singer s JOIN country c USING (id) WHERE s.age = c.continent",
+        "SELECT 1 FROM singer s NATURAL JOIN country c WHERE s.age = c.continent",
+        "SELECT 1 FROM singer s JOIN country c ON (s.country = c.id) WHERE s.age = c.continent",
+        "SELECT 1 FROM singer s JOIN country c ON (s.country = c.id AND s.age > 5) "
+        "AND s.age = c.continent",
+        "SELECT 1 FROM singer s, country c WHERE (s.country = c.id AND s.age = c.continent)",
+        "SELECT 1 FROM singer s JOIN country c ON s.country IN (c.id) WHERE s.age = c.continent",
+        "SELECT 1 FROM singer s JOIN country c ON CAST(s.country AS TEXT) = CAST(c.id AS TEXT) "
+        "WHERE s.age = c.continent",
+        # Another singer, of the country that the first one's key leads to.
+        "SELECT 1 FROM singer a JOIN country c ON a.country = c.id JOIN singer b "
+        "ON b.age = c.continent",
+        # Two things of one country are no pair.
+        "SELECT 1 FROM singer s JOIN label l ON s.id = l.id",
+        # A query of the statement's own has the name.
+        "WITH Singer AS (SELECT id AS country, age FROM concert) "
+        "SELECT 1 FROM singer s JOIN country c ON s.age = c.continent",
+        "WITH on_stage AS (SELECT 1) SELECT s.name FROM singer s JOIN concert c ON s.id = c.id",
+        # A further table would be shown.
+        "SELECT * FROM singer s JOIN concert c ON s.id = c.id",
         # What is joined outside keeps its rows.
         "SELECT 1 FROM singer s LEFT JOIN concert c ON s.id = c.id",
         # No keys: years may be compared.
@@ -152,6 +173,16 @@ def test_columns_of_one_name_may_be_a_key_that_nobody_declared() -> None:
         ),
     )
     sql = "SELECT 1 FROM customer JOIN profile ON customer.customer_id = profile.customer_id"
+    assert joined_by_keys(sql, schema) is None
+
+
+def test_columns_of_one_name_may_be_what_was_meant() -> None:
+    city = Column("city", "TEXT")
+    customer = Table("customer", (Column("id", "INTEGER"), city), primary_key=("id",))
+    key = ForeignKey(("customer_id",), "customer", ("id",))
+    order = Table("purchase", (Column("customer_id", "INTEGER"), city), foreign_keys=(key,))
+    schema = Schema("sqlite", (customer, order))
+    sql = "SELECT 1 FROM customer c JOIN purchase p ON c.city = p.city"
     assert joined_by_keys(sql, schema) is None
 
 

@@ -87,6 +87,9 @@ def table(name: str, *columns: str, key: str | None = None, kind: str = "INTEGER
         ("product_code", ("product", "product_code")),
         ("customer", ("customers", "id")),
         ("Product", ("product", "product_code")),
+        # How many, not whose.
+        ("customers", None),
+        ("num_customer", None),
         ("id", None),
         ("name", None),
         ("amount", None),
