@@ -10,7 +10,6 @@ import base64
 import decimal
 import json
 from collections import OrderedDict
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -18,6 +17,7 @@ from typing import Any, Literal, Self
 from pydantic import Field
 from pydantic.dataclasses import dataclass as validated_dataclass
 
+from hexprefect.evaluation.open_databases import OpenDatabases
 from hexprefect.evaluation.semantics import Row
 from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.errors import StatementFailed, StatementRefused
@@ -72,8 +72,7 @@ class Executor:
 
     def __init__(self, limits: ExecutionLimits | None = None) -> None:
         self.limits = limits or ExecutionLimits()
-        self._open: dict[tuple[str, bool], Database] = {}
-        self._stack = AsyncExitStack()
+        self._databases = OpenDatabases()
         self._known: OrderedDict[tuple[str, bool, str], Outcome] = OrderedDict()
 
     async def __aenter__(self) -> Self:
@@ -85,7 +84,7 @@ class Executor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._stack.aclose()
+        await self._databases.__aexit__(kind, error, trace)
 
     async def schema(self, url: str) -> Schema:
         """The catalogue of a database.
@@ -125,20 +124,14 @@ class Executor:
         return outcome
 
     async def _database(self, url: str, *, is_gold: bool) -> Database:
-        if (url, is_gold) not in self._open:
-            timeout_s = self.limits.gold_timeout_s if is_gold else self.limits.timeout_s
-            limits = Limits(
-                timeout_s=timeout_s,
-                max_rows=self.limits.max_rows,
-                max_bytes=self.limits.max_bytes,
-                max_value_characters=_LONGEST_VALUE,
-            )
-            opened = await self._stack.enter_async_context(
-                await Database.connect(url, limits=limits)
-            )
-            # Somebody else may have opened it meanwhile; the stack closes both.
-            self._open.setdefault((url, is_gold), opened)
-        return self._open[(url, is_gold)]
+        timeout_s = self.limits.gold_timeout_s if is_gold else self.limits.timeout_s
+        limits = Limits(
+            timeout_s=timeout_s,
+            max_rows=self.limits.max_rows,
+            max_bytes=self.limits.max_bytes,
+            max_value_characters=_LONGEST_VALUE,
+        )
+        return await self._databases.at(url, limits=limits)
 
 
 async def _run(database: Database, sql: str, *, is_gold: bool) -> Outcome:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -12,11 +11,11 @@ from typing import Protocol, Self
 from hexprefect.completion import Complete
 from hexprefect.evaluation.gold_names import Names
 from hexprefect.evaluation.metering import Meter
+from hexprefect.evaluation.open_databases import OpenDatabases
 from hexprefect.evaluation.questions import GoldQuestion
 from hexprefect.evaluation.records import CallRecord
 from hexprefect.text2sql import AgentOptions, answer
 from hexprefect.text2sql.candidates import Candidate
-from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.linking import Links
 
 
@@ -76,8 +75,7 @@ class Agent:
     def __init__(self, complete: Complete, options: AgentOptions | None = None) -> None:
         self.complete = complete
         self.options = options or AgentOptions()
-        self._databases: dict[str, Database] = {}
-        self._stack = AsyncExitStack()
+        self._databases = OpenDatabases()
 
     async def __aenter__(self) -> Self:
         return self
@@ -88,7 +86,7 @@ class Agent:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._stack.aclose()
+        await self._databases.__aexit__(kind, error, trace)
 
     async def answer(self, question: GoldQuestion, url: str) -> Attempt:
         """Ask the agent.
@@ -97,7 +95,7 @@ class Agent:
             InstanceUnavailable: a call found no instance; the question says nothing of the agent.
             CallerMistake: the database cannot be opened or read.
         """
-        database = await self._database(url)
+        database = await self._databases.at(url)
         meter = Meter(self.complete)
         started = time.monotonic()
         found = await answer(
@@ -124,9 +122,3 @@ class Agent:
             calls=tuple(meter.calls),
             warnings=found.warnings,
         )
-
-    async def _database(self, url: str) -> Database:
-        if url not in self._databases:
-            opened = await self._stack.enter_async_context(await Database.connect(url))
-            self._databases.setdefault(url, opened)
-        return self._databases[url]
