@@ -1,7 +1,5 @@
 """`text2sql/ask-many`: a CSV of questions, each a query of its own; a second run goes on."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Annotated, Any

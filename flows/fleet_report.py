@@ -1,7 +1,5 @@
 """`fleet-report/daily`: how the fleet did, as one artifact with plots, for whoever operates it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Annotated, Any

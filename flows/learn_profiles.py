@@ -3,8 +3,6 @@
 Dispatch uses a fitted profile from the next request on, in every process; nothing is restarted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import io

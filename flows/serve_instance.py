@@ -4,8 +4,6 @@ It runs on a worker of the pool, on the machine with the GPUs. Cancel the flow r
 instance and end its server.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """`sql-report/nightly`: a YAML file of questions and pinned SQL becomes one report a night."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime
 from pathlib import Path

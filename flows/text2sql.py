@@ -1,7 +1,5 @@
 """`text2sql/ask`: one question, answered with checked SQL. Every question is one flow run."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from prefect import flow, get_client

@@ -4,8 +4,6 @@ Running dispatchers take the newest row of the α history at their next dispatch
 restarted. `watch_alpha` tunes only when the window's P95 has worsened.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import replace

@@ -41,3 +41,10 @@ def test_the_form_describes_every_parameter(name: str) -> None:
 @pytest.mark.parametrize("name", deployed_flows())
 def test_the_form_shows_what_the_flow_does(name: str) -> None:
     assert import_object(name).description
+
+
+@pytest.mark.parametrize("name", deployed_flows())
+def test_a_flow_can_be_served(name: str) -> None:
+    """`serve()` pickles the function by value: annotations that are text find no names there."""
+    annotations = import_object(name).fn.__annotations__
+    assert {key for key, kind in annotations.items() if isinstance(kind, str)} == set()
