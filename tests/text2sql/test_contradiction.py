@@ -45,8 +45,8 @@ SONGS = Schema(
             "SELECT name, gender FROM singer AS S JOIN song ON singer = s.id "
             "WHERE (genre = 'a' AND 'b' = Genre) AND s.name <> 'x'",
             "SELECT name, gender FROM singer AS S JOIN song ON singer = s.id "
-            "WHERE (genre = 'a' AND s.name <> 'x') AND S.\"id\" IN (SELECT S.\"id\" FROM singer AS S "
-            "JOIN song ON singer = s.id WHERE 'b' = Genre AND s.name <> 'x')",
+            "WHERE (genre = 'a' AND s.name <> 'x') AND S.\"id\" IN (SELECT S.\"id\" "
+            "FROM singer AS S JOIN song ON singer = s.id WHERE 'b' = Genre AND s.name <> 'x')",
         ),
     ],
 )
