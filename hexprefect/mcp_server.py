@@ -62,7 +62,8 @@ class QueryStatus(BaseModel):
     rows: list[list[Any]] = Field(default=[], description=f"The first {MOST_ROWS} at most.")
     truncated: bool = Field(default=False, description="Whether there are more rows than shown.")
     confidence: float | None = Field(
-        default=None, description="Fraction of the candidates that gave these rows, 0 to 1."
+        default=None,
+        description="Fraction of the candidates that gave these rows, 0 to 1; none of one alone.",
     )
     elapsed_s: float | None = None
     warnings: list[str] = []

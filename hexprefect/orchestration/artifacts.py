@@ -114,11 +114,10 @@ def answer_markdown(record: Record) -> str:
             f"{record['elapsed_s']:.1f} s of {record['slo_s']:.0f} s: the SLO was **{met}**."
         )
     if record["confidence"] is not None:
-        lines += [
-            "",
-            f"Confidence: {100 * record['confidence']:.0f} % of the candidates agree.",
-            "",
-        ]
+        said = f"{100 * record['confidence']:.0f} % of the candidates agree."
+        lines += ["", f"Confidence: {said}", ""]
+    elif record["state"] == "answered":
+        lines += ["", "Confidence: not known, as one candidate has nothing to agree with.", ""]
     lines += [f"- Warning: {markdown_text(warning)}" for warning in record["warnings"]]
     lines += [
         f"- Dropped for want of time: {markdown_text(work)}" for work in record["dropped_work"]
@@ -133,7 +132,7 @@ def _decisions(record: Record) -> list[str]:
         if not stage.get("dispatch"):
             continue
         scores = ", ".join(map(_score_words, stage["dispatch"]["scores"]))
-        rows.append((stage["stage"], stage["branch"], stage["instance"], scores,
+        rows.append((stage["stage"], stage["branch"] or "", stage["instance"], scores,
                      stage["dispatch"]["why"]))  # fmt: skip
     if not rows:
         return []

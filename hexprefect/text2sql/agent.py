@@ -6,7 +6,7 @@ each prompt which stage and which branch of the query it belongs to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import anyio.to_thread
@@ -276,7 +276,7 @@ class _Query:
             links=links,
             chosen=chosen.branch,
             voted=voted.representative.branch,
-            confidence=round(len(cluster.candidates) / len(candidates), 3),
+            confidence=_agreement(cluster, candidates),
         )
 
     def _abstained(
@@ -311,6 +311,13 @@ class _Query:
             reason=reason,
             links=links,
         )
+
+
+def _agreement(cluster: Cluster, candidates: Sequence[Candidate]) -> float | None:
+    """The fraction of the candidates that gave these rows; one alone agrees with nobody."""
+    if len(candidates) < 2:
+        return None
+    return round(len(cluster.candidates) / len(candidates), 3)
 
 
 def _why_nothing_ran(candidates: tuple[Candidate, ...]) -> str:

@@ -52,7 +52,8 @@ class Answer:
     voted: str | None = None
     """The branch that the plain vote by result would have taken, before any judging."""
     confidence: float | None = None
-    """How sure the answer is, 0 to 1: the fraction of the candidates that gave its rows."""
+    """How sure the answer is, 0 to 1: the fraction of the candidates that gave its rows; None where
+    only one was written, so that there was nothing to compare it with."""
     missing: tuple[str, ...] = ()
     """Of an abstention: what the question needs and the schema does not hold, in its own words."""
     readings: tuple[Reading, ...] = ()

@@ -80,12 +80,20 @@ def test_the_answer_is_explained() -> None:
     assert "9.00 s" not in text, "the last dispatch is the one that counted"
 
 
+def test_what_is_not_known_is_not_shown_as_a_value() -> None:
+    stages = stages_with_scores([stage(branch=None)], [decision(("fast", 1.0, 0.0, 0.4))])
+    text = answer_markdown(answered(stages=stages, alpha=0.5, confidence=None))
+    assert "Confidence: not known, as one candidate has nothing to agree with." in text
+    assert "NULL" not in text
+
+
 def test_a_failure_says_why_and_explains_nothing_that_was_not() -> None:
     record = failed(
         {**answered(stages=[]), "sql": None, "confidence": None}, "no instance", "caller"
     )
     text = answer_markdown(record)
     assert "**No answer:** no instance" in text
+    assert "Confidence" not in text
     assert "```" not in text
     assert "Where its calls went" not in text
 

@@ -112,6 +112,11 @@ async def test_an_answer_tells_what_was_linked_voted_chosen_and_how_many_agreed(
     assert (agreed.voted, agreed.chosen, agreed.confidence) == ("candidate-1", "candidate-1", 1.0)
 
 
+async def test_one_candidate_alone_agrees_with_nobody(shop: Database) -> None:
+    found = await ask(ScriptedModel(candidate_generation=COUNT), shop, candidates=1)
+    assert (found.state, found.chosen, found.confidence) == ("answered", "candidate-1", None)
+
+
 async def test_a_failed_answer_is_of_no_confidence(shop: Database) -> None:
     found = await ask(ScriptedModel(candidate_generation="no idea"), shop, max_corrections=0)
     assert (found.chosen, found.voted, found.confidence) == (None, None, None)
