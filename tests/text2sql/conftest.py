@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -11,7 +12,7 @@ import sqlite3
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,23 +72,28 @@ class GoldQuestion:
     schema: Schema
 
 
-@pytest.fixture
-async def gold_questions() -> list[GoldQuestion]:
+@pytest.fixture(scope="session")
+def gold_questions() -> list[GoldQuestion]:
     """All of `../shared/data`, on SQLite; skips where that is absent."""
     if not DATA.is_dir():
         pytest.skip("../shared/data is not on this machine")
     questions = [json.loads(line) for line in (DATA / "questions.jsonl").open(encoding="utf-8")]
-    schemas = {}
-    for path in {item["db"] for item in questions}:
-        async with await Database.connect(f"sqlite:///{DATA / path}") as database:
-            schemas[path] = await database.schema()
     assert len(questions) > 800
+    schemas = asyncio.run(_schemas({item["db"] for item in questions}))
     return [
         GoldQuestion(
             item["id"], item["question"], item["gold_sql"], item["rows"], schemas[item["db"]]
         )
         for item in questions
     ]
+
+
+async def _schemas(paths: Iterable[str]) -> dict[str, Schema]:
+    found = {}
+    for path in paths:
+        async with await Database.connect(f"sqlite:///{DATA / path}") as database:
+            found[path] = await database.schema()
+    return found
 
 
 @pytest.fixture
