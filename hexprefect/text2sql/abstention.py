@@ -61,7 +61,11 @@ _WORDS_OF_ASKING = frozenset(
         "string", "word", "words", "numbers", "owns", "owned", "shows", "showing", "expensive",
         "cheap", "cheapest", "decimal", "decimals", "cents", "produced", "whose", "while", "start",
         "starts", "started", "starting", "end", "ends", "ended", "ending", "arranged", "sold",
-        "spent",
+        "spent", "among", "amongst", "between", "ones", "either", "neither", "both", "other",
+        "others", "another", "same", "different", "any", "anything", "something", "someone",
+        "everyone", "each", "every", "there", "here", "also", "too", "only", "just", "even", "per",
+        "according", "based", "whom", "whichever", "less", "more", "than", "these", "those", "its",
+        "itself", "themselves", "do", "does", "did", "done", "has", "have", "had", "having",
     }
 )  # fmt: skip
 """Words that say what to do with data, not which: no schema need hold them."""

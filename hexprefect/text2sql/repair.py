@@ -95,6 +95,8 @@ class _Query:
         for column in self.scope.columns:
             if column.table or not isinstance(column.this, exp.Identifier):
                 continue
+            if column.find_ancestor(exp.Select) is not self.scope.expression:
+                continue  # Of an inner query, which may have a table with it.
             owners = [name for name, table in self.tables.items() if table.column(column.name)]
             if len(owners) == 1:
                 column.set("table", exp.to_identifier(owners[0]))

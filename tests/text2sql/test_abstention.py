@@ -75,6 +75,13 @@ async def test_words_that_the_schema_does_not_hold_are_found(
     assert not found & {"customer", "café", "employees", "suppliers", "product"}
 
 
+async def test_words_that_only_link_others_are_never_missing(demo_file: Path) -> None:
+    async with await Database.connect(f"sqlite:///{demo_file}") as database:
+        schema = await database.schema()
+    question = "Among the customers of either city, which ones do not have more than those others?"
+    assert unmatched_words(question, "", schema, Links()) == ()
+
+
 async def test_most_questions_that_can_be_answered_leave_no_word_over(demo_file: Path) -> None:
     async with await Database.connect(f"sqlite:///{demo_file}") as database:
         schema = await database.schema()

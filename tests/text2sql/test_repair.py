@@ -69,6 +69,12 @@ async def garage(tmp_path: Path) -> Database:
         # Another spelling of the same name, here and one key away.
         ('SELECT driver_, COUNT(*) FROM "test drive" GROUP BY driver_', [("Ada", 2), ("Bo", 1)]),
         ("SELECT title FROM model AS m WHERE m.MakerName = 'Ampere'", [("Coil",)]),
+        # Beside an inner query whose bare columns are its own.
+        (
+            'SELECT m.Driver FROM model AS m JOIN "test drive" AS d ON d.model_id = m.id '
+            'WHERE d.stars > (SELECT MIN(stars) FROM "test drive") ORDER BY d.id',
+            [("Ada",), ("Bo",)],
+        ),
         # In an inner query.
         (
             "SELECT maker_name FROM maker WHERE id IN (SELECT maker_id FROM model WHERE stars = 5)",
