@@ -15,7 +15,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import build_scope
 
 from hexprefect.text2sql.conditions import parts_of
-from hexprefect.text2sql.key_graph import called
+from hexprefect.text2sql.from_clause import called, sources_of
 from hexprefect.text2sql.schema import Schema, Table
 
 _NOT_DIVISIBLE = (
@@ -43,10 +43,8 @@ def with_each_value(sql: str, schema: Schema) -> str | None:
     if any(tree.args.get(part) for part in _NOT_DIVISIBLE):
         return None
     tables = {
-        name.casefold(): (called(source), table)
-        for name, source in scope.sources.items()
-        if isinstance(source, exp.Table)
-        and (table := schema.table(source.name, source.db or None)) is not None
+        alias.casefold(): (called(source), table)
+        for alias, (source, table) in sources_of(scope, schema).items()
     }
     owners = {_owner(item.unalias(), tables) for item in tree.expressions}
     owner = owners.pop() if len(owners) == 1 else None

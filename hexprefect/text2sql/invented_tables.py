@@ -16,7 +16,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from hexprefect.text2sql.conditions import parts_of
-from hexprefect.text2sql.key_graph import called
+from hexprefect.text2sql.from_clause import called
 from hexprefect.text2sql.repair import column_like
 from hexprefect.text2sql.schema import Schema, Table
 

@@ -58,14 +58,6 @@ def _column(table: exp.Identifier, name: str) -> exp.Column:
     return exp.column(exp.to_identifier(name, quoted=True), table=table.copy())
 
 
-def called(source: exp.Table) -> exp.Identifier:
-    """What a statement calls a table in its FROM, quoted if it is there: `T1` is not `"T1"`."""
-    alias = source.args.get("alias")
-    name = alias.this if isinstance(alias, exp.TableAlias) and alias.this else source.this
-    assert isinstance(name, exp.Identifier), "tables are looked up by their names before"
-    return name
-
-
 def join_path(start: Sequence[Table], goal: Table, schema: Schema) -> tuple[str, ...]:
     """Conditions of the shortest chain of keys from one of `start` to `goal`; empty without one."""
     return tuple(join.condition(schema.dialect) for join in join_chain(start, goal, schema))

@@ -19,7 +19,8 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from hexprefect.text2sql.conditions import parts_of
-from hexprefect.text2sql.key_graph import Join, called, joins_of
+from hexprefect.text2sql.from_clause import called, sources_of
+from hexprefect.text2sql.key_graph import Join, joins_of
 from hexprefect.text2sql.schema import Schema, Table
 
 _GENERIC_NAMES = frozenset({"id", "key", "code", "no", "name", "uuid"})
@@ -92,10 +93,8 @@ class _Query:
         self.named = named
         self.tables = {
             alias: (called(source), table)
-            for alias, source in scope.sources.items()
-            if isinstance(source, exp.Table)
-            and (source.db or source.name.casefold() not in named)
-            and (table := schema.table(source.name, source.db or None)) is not None
+            for alias, (source, table) in sources_of(scope, schema).items()
+            if source.db or source.name.casefold() not in named
         }
 
     def join_by_keys(self) -> bool:

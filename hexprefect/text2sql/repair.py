@@ -18,7 +18,8 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from hexprefect.text2sql.diagnosis import misplaced_in
-from hexprefect.text2sql.key_graph import Join, called, direct_join, join_chain, reachable
+from hexprefect.text2sql.from_clause import called, tables_of
+from hexprefect.text2sql.key_graph import Join, direct_join, join_chain, reachable
 from hexprefect.text2sql.schema import Schema, Table
 
 _LONGEST_CHAIN = 2
@@ -60,12 +61,7 @@ class _Query:
     def __init__(self, scope: Scope, schema: Schema) -> None:
         self.scope = scope
         self.schema = schema
-        self.tables = {
-            name: table
-            for name, source in scope.sources.items()
-            if isinstance(source, exp.Table)
-            and (table := schema.table(source.name, source.db or None)) is not None
-        }
+        self.tables = tables_of(scope, schema)
 
     def _table(self, alias: str) -> Table | None:
         """By its alias, whose case means nothing here."""

@@ -14,6 +14,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import build_scope
 
+from hexprefect.text2sql.from_clause import tables_of
 from hexprefect.text2sql.rows import Rows
 from hexprefect.text2sql.schema import Schema, Table
 
@@ -43,12 +44,7 @@ def repetition(sql: str, schema: Schema) -> Repetition | None:
         return None
     if any(tree.args.get(part) for part in ("distinct", "group", "having", "limit", "offset")):
         return None
-    tables = {
-        name: table
-        for name, source in scope.sources.items()
-        if isinstance(source, exp.Table)
-        and (table := schema.table(source.name, source.db or None)) is not None
-    }
+    tables = tables_of(scope, schema)
     selected = [item.unalias() for item in tree.expressions]
     owners = {_owner(item, tables) for item in selected}
     alias = owners.pop() if len(owners) == 1 else None

@@ -14,6 +14,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
+from hexprefect.text2sql.from_clause import tables_of
 from hexprefect.text2sql.schema import Column, Schema, Table
 
 
@@ -34,19 +35,10 @@ def respelled(sql: str, schema: Schema) -> str | None:
         return None
     changed = False
     for scope in scopes:
-        tables = _tables(scope, schema)
+        tables = tables_of(scope, schema)
         for column, text in _comparisons(scope):
             changed = _mend(column, text, tables) or changed
     return tree.sql(dialect=schema.dialect) if changed else None
-
-
-def _tables(scope: Scope, schema: Schema) -> dict[str, Table]:
-    return {
-        name: table
-        for name, source in scope.sources.items()
-        if isinstance(source, exp.Table)
-        and (table := schema.table(source.name, source.db or None)) is not None
-    }
 
 
 def _comparisons(scope: Scope) -> Iterable[tuple[exp.Column, exp.Literal]]:
