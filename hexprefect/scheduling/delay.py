@@ -1,6 +1,6 @@
-"""Delay: a queue delay that falls as time passes, and the delay that a request causes to others.
+"""Delay: a queue delay that falls as time passes, and the delays of requests that run side by side.
 
-Two refinements of what dispatch weighs, for engines that batch:
+Three refinements of what dispatch weighs, for engines that batch:
 
 - `t_queue` as a clock. A sum over unfinished requests counts a prompt that was computed long ago
   for as long as its answer is being written. `busy_after` keeps, for each instance, the moment at
@@ -8,6 +8,10 @@ Two refinements of what dispatch weighs, for engines that batch:
   goes up at dispatch, down as time passes, and is set to 0 when nothing is unfinished there.
 - `t_comp` with what it does to the neighbours. While a prompt is computed, every sequence that
   decodes on that instance stands still, so that appointing a request costs all of them its prefill.
+- `t_comp` with what the neighbours do to it. They end, and others take their places: while a
+  request decodes for as long as a mean request lasts, each place beside it begins one more prompt,
+  which stops it. Without this an instance that is a little faster is given all for as long as it
+  has no queue: at half the capacity that cost 4 % of the P95 where hardware differs little.
 """
 
 from __future__ import annotations
@@ -79,25 +83,47 @@ def silent_seconds(promised_until: float, *, now: float, held: int) -> float:
     return max(0.0, now - promised_until) if held else 0.0
 
 
-def with_delay_caused(
+def stall_seconds(profile: Coefficients, *, uncached_tokens: float, output_tokens: float) -> float:
+    """Seconds by which each token of an answer comes later for each neighbour, because prompts of
+    those that follow the neighbour stop it: `b · a·uncached / (c + a·uncached + b·output)`.
+
+    Args:
+        profile: the coefficients of the instance's profile.
+        uncached_tokens: mean input tokens of its requests that were not cached; 0 where nothing is
+            known.
+        output_tokens: their mean output tokens.
+    """
+    fixed, each_input, each_output, _ = profile
+    prompt_s = each_input * uncached_tokens
+    if prompt_s <= 0.0:
+        return 0.0
+    return each_output * prompt_s / (fixed + prompt_s + each_output * output_tokens)
+
+
+def with_delays_beside(
     completion_s: Sequence[float],
     profiles: Sequence[Coefficients],
     input_tokens: int,
+    output_tokens: float,
     cached_tokens: Sequence[int],
     others: Sequence[int],
+    stall_s: Sequence[float],
 ) -> list[float]:
-    """`t_comp` on each instance plus the time for which its prompt stops those that run there.
+    """`t_comp` on each instance, plus the time for which its prompt stops those that run there,
+    plus the time for which the prompts of those that follow them stop it.
 
     Args:
         completion_s: `t_comp(r, m)` of each instance.
         profiles: the coefficients of each instance's profile.
         input_tokens: of the prompt.
+        output_tokens: predicted.
         cached_tokens: input tokens in the prefix cache of each, at most `input_tokens`.
         others: sequences that run on each.
+        stall_s: `stall_seconds` of each.
     """
     return [
-        completion + beside * profile[1] * (input_tokens - cached)
-        for completion, profile, cached, beside in zip(
-            completion_s, profiles, cached_tokens, others, strict=True
+        completion + beside * profile[1] * (input_tokens - cached) + beside * stall * output_tokens
+        for completion, profile, cached, beside, stall in zip(
+            completion_s, profiles, cached_tokens, others, stall_s, strict=True
         )
     ]

@@ -30,6 +30,7 @@ PlaceByClock = Callable[
         Sequence[int],
         Sequence[float],
         Sequence[float],
+        Sequence[float],
         float,
     ],
     tuple[int, float],
@@ -49,7 +50,7 @@ if beside_# > most_#: beside_# = most_#
 uncached = input_tokens - cached_#
 cost_# = fixed_# + each_input_# * uncached
 cost_# += each_output_# * (1.0 + growth_# * beside_#) * output_tokens
-weighed_# = cost_# + beside_# * each_input_# * uncached
+weighed_# = cost_# + beside_# * each_input_# * uncached + beside_# * stall_# * output_tokens
 if weighed_# > longest: longest = weighed_#
 delay_# = until_# - now
 if delay_# < waiting_#: delay_# = waiting_#
@@ -76,13 +77,14 @@ def placing_by_clock(profiles: Sequence[Coefficients], *, alpha: float) -> Place
     made: PlaceByClock = _maker(
         len(profiles),
         arguments="input_tokens, output_tokens, cached_tokens, admitted, most_beside, busy_until, "
-        "waiting_s, now",
+        "waiting_s, stall_s, now",
         unpacked=(
             ("cached", "cached_tokens"),
             ("beside", "admitted"),
             ("most", "most_beside"),
             ("until", "busy_until"),
             ("waiting", "waiting_s"),
+            ("stall", "stall_s"),
         ),
         each=_BY_CLOCK_EACH,
         score=_BY_CLOCK_SCORE,

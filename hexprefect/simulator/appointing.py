@@ -2,7 +2,7 @@
 
 Which terms a cost has, and what a queue delay is, does not change during a run. So the choice among
 these functions is made once, and each does no more than its policy asks for. What they decide is
-what `completion_seconds_each`, `with_delay_caused`, `queue_delays` and `choose` of
+what `completion_seconds_each`, `with_delays_beside`, `queue_delays` and `choose` of
 `hexprefect.scheduling` decide; `appoint_on_record` calls those, and tests compare.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from hexprefect.scheduling import Decision, DispatchPolicy, dispatch
-from hexprefect.scheduling.delay import queue_delays, with_delay_caused
+from hexprefect.scheduling.delay import queue_delays, with_delays_beside
 from hexprefect.scheduling.occupancy import (
     Coefficients,
     completion_seconds_each,
@@ -34,6 +34,10 @@ Appoint = Callable[[Request, float], int]
 """Gives the index of the instance for a request at a moment, and writes what is believed about the
 request there: `completion_s` and `cached_tokens`."""
 
+COMPILED = not __file__.endswith(".py")
+"""Whether this is the compiled module of `make compiled`. A compiled loop is faster than source
+that is made for a cluster while running, which nothing compiles."""
+
 
 class Load:
     """What dispatch knows of the cluster: the same lists for as long as a simulation lasts."""
@@ -49,6 +53,7 @@ class Load:
         "instances",
         "most_beside",
         "queue_s",
+        "stall_s",
         "unfinished",
         "waiting_s",
     )
@@ -60,6 +65,7 @@ class Load:
         *,
         admitted: list[int],
         most_beside: list[int],
+        stall_s: list[float],
     ) -> None:
         number = len(instances)
         self._policy = policy
@@ -69,6 +75,8 @@ class Load:
         """Admitted requests that have not finished."""
         self.most_beside = most_beside
         """Of these, how many one more request could at most run beside: the depth less one."""
+        self.stall_s = stall_s
+        """`stall_seconds` of each, where the policy counts them; else 0."""
         self.unfinished = [0] * number
         """Those, and the waiting."""
         self.queue_s = [0.0] * number
@@ -217,7 +225,7 @@ def _by_tables(alpha: float, load: Load) -> Appoint:
     delays = load.delays
     place = (
         placing_by_tables(coefficients, alpha=alpha)
-        if len(coefficients) <= MOST_UNROLLED
+        if len(coefficients) <= MOST_UNROLLED and not COMPILED
         else partial(place_by_tables, profiles=coefficients, alpha=alpha)
     )
 
@@ -232,12 +240,12 @@ def _by_tables(alpha: float, load: Load) -> Appoint:
 
 
 def _by_clock(alpha: float, load: Load, busy_until: list[float]) -> Appoint:
-    """α dispatch by uncached tokens, the batch, the delay caused, and a clock of the work left."""
+    """α dispatch by uncached tokens, the batch, the delays beside, and a clock of the work left."""
     coefficients, admitted, most_beside = load.coefficients, load.admitted, load.most_beside
-    cached_of, waiting_s = load.cached, load.waiting_s
+    cached_of, waiting_s, stall_s = load.cached, load.waiting_s, load.stall_s
     place = (
         placing_by_clock(coefficients, alpha=alpha)
-        if len(coefficients) <= MOST_UNROLLED
+        if len(coefficients) <= MOST_UNROLLED and not COMPILED
         else partial(place_by_clock, profiles=coefficients, alpha=alpha)
     )
 
@@ -251,6 +259,7 @@ def _by_clock(alpha: float, load: Load, busy_until: list[float]) -> Appoint:
             most_beside,
             busy_until,
             waiting_s,
+            stall_s,
             now,
         )
         request.cached_tokens = cached[index]
@@ -302,5 +311,13 @@ def _weighed(
     return (
         cached,
         costs,
-        with_delay_caused(costs, load.coefficients, request.input_tokens, cached, others),
+        with_delays_beside(
+            costs,
+            load.coefficients,
+            request.input_tokens,
+            request.predicted_tokens,
+            cached,
+            others,
+            load.stall_s,
+        ),
     )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import inf
 
 from hexprefect.scheduling.admission import DEFAULT_PATIENCE
+from hexprefect.scheduling.delay import stall_seconds
 from hexprefect.scheduling.depth import LEARN_EVERY, MEMORY, depth_for_slowdown
 from hexprefect.scheduling.occupancy import (
     DEFAULT_BATCH,
@@ -43,6 +44,7 @@ class SimulatedInstance:
         admitted: requests admitted on each instance of the cluster; this one counts at its place,
             so that dispatch reads the load of all without asking each.
         most_beside: the sequences that one more could run beside, likewise.
+        stall_s: `stall_seconds` of each, likewise.
     """
 
     __slots__ = (
@@ -56,6 +58,7 @@ class SimulatedInstance:
         "_shared",
         "_shares",
         "_slowdown",
+        "_stall_s",
         "by_priority",
         "coefficients",
         "depth",
@@ -79,6 +82,7 @@ class SimulatedInstance:
         number: int,
         admitted: list[int],
         most_beside: list[int],
+        stall_s: list[float],
     ) -> None:
         options = instance.options
         if policy.engine_priority:
@@ -86,6 +90,7 @@ class SimulatedInstance:
         self._number = number
         self._admitted = admitted
         self._most_beside = most_beside
+        self._stall_s = stall_s if policy.counts_delay_suffered else None
         self._late_penalty = policy.late_penalty
         self._slowdown = policy.slowdown
         self.name = instance.name
@@ -222,7 +227,7 @@ class SimulatedInstance:
                 return queue.pop(place)[3]
             patience = DEFAULT_PATIENCE - request.passed_over
             if patience < overtakers_left:
-                overtakers_left = patience
+                overtakers_left = float(patience)
                 if patience <= 0:
                     break
         return None
@@ -265,15 +270,22 @@ class SimulatedInstance:
                     else:
                         del shared[key]
                         self.shared_kv -= tokens
-        if self._slowdown is not None:
-            self._learn(request, self._slowdown)
+        if self._slowdown is not None or self._stall_s is not None:
+            self._learn(request)
 
-    def _learn(self, request: Request, slowdown: float) -> None:
+    def _learn(self, request: Request) -> None:
         self._seen = seen = self._seen + 1
         weight = 1.0 / seen if seen < MEMORY else _LAST_WEIGHT
         self._mean_uncached += weight * (request.uncached_tokens - self._mean_uncached)
         self._mean_output += weight * (request.call.answer_tokens - self._mean_output)
-        if seen % LEARN_EVERY == 0:
+        if self._stall_s is not None:
+            self._stall_s[self._number] = stall_seconds(
+                self.coefficients,
+                uncached_tokens=self._mean_uncached,
+                output_tokens=self._mean_output,
+            )
+        slowdown = self._slowdown
+        if slowdown is not None and seen % LEARN_EVERY == 0:
             self.depth = min(
                 self.engine.options.slots,
                 depth_for_slowdown(

@@ -53,6 +53,9 @@ class Policy:
     """Whether `b` grows with the sequences that run on the instance."""
     counts_delay_caused: bool = False
     """Whether dispatch counts the time for which a prompt stops those that run there."""
+    counts_delay_suffered: bool = False
+    """With `counts_delay_caused`, whether it counts the time for which the prompts of those that
+    follow them will stop it, too (`scheduling.delay.stall_seconds`)."""
     engine_priority: bool = False
     """Whether the key of the order is sent as vLLM's `priority`, so that prompts which wait inside
     the engine keep the order too (needs `--scheduling-policy priority`)."""
@@ -154,6 +157,7 @@ POLICIES: dict[str, Policy] = {
             prefix_aware=True,
             batch_aware=True,
             counts_delay_caused=True,
+            counts_delay_suffered=True,
             engine_priority=True,
             reappoints=True,
         ),
@@ -168,6 +172,7 @@ POLICIES: dict[str, Policy] = {
             prefix_aware=True,
             batch_aware=True,
             counts_delay_caused=True,
+            counts_delay_suffered=True,
             engine_priority=True,
             reappoints=True,
         ),

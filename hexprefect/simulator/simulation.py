@@ -56,18 +56,26 @@ class Simulation:
     ) -> None:
         number = len(cluster.instances)
         admitted, most_beside = [0] * number, [0] * number
+        stall_s = [0.0] * number
         self.policy = policy
         self.slo_scale = slo_scale
         self.now = 0.0
         self.instances = [
             SimulatedInstance(
-                instance, policy, number=index, admitted=admitted, most_beside=most_beside
+                instance,
+                policy,
+                number=index,
+                admitted=admitted,
+                most_beside=most_beside,
+                stall_s=stall_s,
             )
             for index, instance in enumerate(cluster.instances)
         ]
         self.knowledge = Knowledge(cluster.profiles) if knowledge is None else knowledge
         self.outcome = Outcome()
-        self.load = Load(self.instances, policy, admitted=admitted, most_beside=most_beside)
+        self.load = Load(
+            self.instances, policy, admitted=admitted, most_beside=most_beside, stall_s=stall_s
+        )
         self.decisions: list[Decision] | None = [] if record_decisions else None
         self.laws = Laws(self) if check_laws else None
         self._appoint = appointing(policy, self.load, seed=seed, decisions=self.decisions)

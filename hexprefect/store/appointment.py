@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import select, update
 
 from hexprefect.scheduling import RequestSize, dispatch, latest_start
-from hexprefect.scheduling.delay import with_delay_caused
+from hexprefect.scheduling.delay import with_delays_beside
 from hexprefect.scheduling.order import last_chance, order_key, put_off
 from hexprefect.store import tables
 from hexprefect.store.changes import Row
@@ -43,12 +43,14 @@ def appoint(
     settings = tx.settings
     decision = dispatch(
         [load.name for load in eligible],
-        with_delay_caused(
+        with_delays_beside(
             [load.completion_seconds(size) for load in eligible],
             [load.coefficients for load in eligible],
             size.input_tokens,
+            size.output_tokens,
             [load.cached_tokens(size) for load in eligible],
             [load.beside for load in eligible],
+            [load.stall_seconds for load in eligible],
         ),
         [load.queue_delay(tx.now) for load in eligible],
         alpha=settings.alpha,

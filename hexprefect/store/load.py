@@ -7,7 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hexprefect.scheduling import Profile, RequestSize, cached_prefix_tokens, hold_prefix
-from hexprefect.scheduling.delay import busy_after, promised_after, queue_delay, silent_seconds
+from hexprefect.scheduling.delay import (
+    busy_after,
+    promised_after,
+    queue_delay,
+    silent_seconds,
+    stall_seconds,
+)
 from hexprefect.scheduling.depth import LEARN_EVERY, MEMORY, depth_for_slowdown
 from hexprefect.scheduling.occupancy import (
     DEFAULT_BATCH,
@@ -147,6 +153,13 @@ class InstanceLoad:
         """
         own = min(self.occupied + self.waiting, self.capacity - 1)
         return own + min(self.foreign, self.slots - 1)
+
+    @property
+    def stall_seconds(self) -> float:
+        """Delay of each token of an answer here for each neighbour (`scheduling.delay`)."""
+        return stall_seconds(
+            self.coefficients, uncached_tokens=self.mean_uncached, output_tokens=self.mean_output
+        )
 
     def cached_tokens(self, size: RequestSize) -> int:
         """Input tokens of a request that it is believed to hold."""

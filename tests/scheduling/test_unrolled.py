@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexprefect.scheduling.delay import queue_delays, with_delay_caused
+from hexprefect.scheduling.delay import queue_delays, with_delays_beside
 from hexprefect.scheduling.occupancy import Coefficients, completion_seconds_each
 from hexprefect.scheduling.placement import place, place_by_clock, place_by_tables
 from hexprefect.scheduling.unrolled import placing_by_clock, placing_by_tables
@@ -26,6 +26,7 @@ class Case:
     admitted: list[int]
     most_beside: list[int]
     waiting: list[float]
+    stalls: list[float]
     delays: list[float]
     now: float
     alpha: float
@@ -58,6 +59,7 @@ def cases(draw: st.DrawFn) -> Case:
         admitted=each(st.integers(0, 60)),
         most_beside=each(st.integers(0, 60)),
         waiting=each(seconds),
+        stalls=each(each_token),
         delays=each(seconds),
         now=draw(seconds),
         alpha=draw(st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1))),
@@ -87,7 +89,15 @@ def test_by_clock(case: Case) -> None:
     costs = completion_seconds_each(
         case.profiles, case.input_tokens, case.output_tokens, case.cached, others
     )
-    weighed = with_delay_caused(costs, case.profiles, case.input_tokens, case.cached, others)
+    weighed = with_delays_beside(
+        costs,
+        case.profiles,
+        case.input_tokens,
+        case.output_tokens,
+        case.cached,
+        others,
+        case.stalls,
+    )
     delays = queue_delays(busy_until, now=case.now, waiting_s=case.waiting)
     index = place(weighed, delays, alpha=case.alpha)
     arguments = (
@@ -98,6 +108,7 @@ def test_by_clock(case: Case) -> None:
         case.most_beside,
         busy_until,
         case.waiting,
+        case.stalls,
         case.now,
     )
     assert place_by_clock(*arguments, profiles=case.profiles, alpha=case.alpha) == (

@@ -59,6 +59,7 @@ POLICIES = {
         "clock": OURS,
         "clock-fast": {**OURS, "alpha": 0.9},
         "clock-reappoints": {**OURS, "reappoints": True},
+        "clock-suffers": {**OURS, "counts_delay_suffered": True},
         "clock-late": {**OURS, "late_penalty": 3.0, "stretch": 2.0},
         "late": {"order": "laxity", "late_penalty": 1000.0, "depth": 4},
         "prefix-only": {**OURS, "batch_aware": False, "backlog": "cost"},
