@@ -29,7 +29,7 @@ from prefect.settings import (
 
 from hexprefect.settings import settings
 from hexprefect.store import Store, upgrade
-from tests.orchestration.bench import Fleet, SeenByPrefect
+from tests.orchestration.bench import Fleet, SeenByPrefect, StandIn
 
 START_LIMIT_S = 120.0
 
@@ -160,3 +160,9 @@ def fleet(empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     background_loop().run(background_loop().leave_queues()).result(30)
     fleet.stop()
     settings.cache_clear()
+
+
+@pytest.fixture
+def instance(fleet: Fleet) -> StandIn:
+    """A stand-in for an instance, which the store's queue knows as `a`."""
+    return fleet.add("a")
