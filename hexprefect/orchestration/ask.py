@@ -24,7 +24,7 @@ from hexprefect.queue import Query
 from hexprefect.settings import settings
 from hexprefect.store.queries import check_slo
 from hexprefect.store.values import UnknownTenant
-from hexprefect.store.views import decisions_of, query_record, stage_records
+from hexprefect.store.views import decisions_of, instance_views, query_record, stage_records
 from hexprefect.text2sql import AgentOptions, Answer, Progress, answer
 from hexprefect.text2sql.audit import Refusal
 from hexprefect.text2sql.linking import Links
@@ -130,18 +130,29 @@ async def _answer(
         if on_progress is not None:
             on_progress(progress)
 
+    options = asked.options or AgentOptions(schema_token_budget=settings().schema_tokens)
+    model = await _models(query) if options.reuse_answers_s else ""
     database = await open_database(asked.database, tenant=asked.tenant)
     async with database:
         reply = await answer(
             asked.question,
             database=database,
             complete=traced(completer(query)),
-            options=asked.options or AgentOptions(schema_token_budget=settings().schema_tokens),
+            options=options,
             evidence=asked.evidence,
             time_left=query.time_left_s,
             on_progress=tell,
+            model=model,
         )
     return reply, tuple(database.refusals)
+
+
+async def _models(query: Query) -> str:
+    """The models that may serve the calls of a query: any of them may have a part in its answer."""
+    views = await query.store.read_async(instance_views)
+    return ", ".join(
+        sorted({view.spec.model for view in views.values() if view.state in {"alive", "suspect"}})
+    )
 
 
 def completer(query: Query) -> Complete:

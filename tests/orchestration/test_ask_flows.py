@@ -18,7 +18,7 @@ from hexprefect.instances.emulator import Computed, Emulator, Generation
 from hexprefect.instances.profiles import default_profile
 from hexprefect.orchestration.ask import SLO_CLASSES
 from hexprefect.store import InstanceSpec, tables
-from hexprefect.store.fleet import enter_instance
+from hexprefect.store.fleet import enter_instance, remove_instance, set_instance_state
 from hexprefect.text2sql import AgentOptions
 from tests.orchestration.bench import Fleet
 
@@ -92,6 +92,30 @@ async def test_options_are_a_parameter_that_a_form_can_fill(fleet: Fleet) -> Non
     assert len(record["stages"]) == 1
     with pytest.raises(ParameterTypeError, match="candidates"):
         await ask("How many?", database="demo", options={**form, "candidates": 0})
+
+
+async def test_an_answer_is_given_again_only_while_the_same_models_serve(fleet: Fleet) -> None:
+    form: Any = {"candidates": 1, "reuse_answers_s": 600}
+    question = "How many customers do we have?"
+
+    async def is_reused() -> bool:
+        state: Any = await ask(question, database="demo", options=form, return_state=True)
+        record = await state.aresult(raise_on_failure=False)
+        return bool(record["from_cache"])
+
+    assert not await is_reused()
+    assert await is_reused()
+    larger = InstanceSpec("big", "http://127.0.0.1:9", default_profile("a100"), 1, model="large")
+    fleet.store.transact(lambda tx: enter_instance(tx, larger))
+    fleet.store.transact(lambda tx: set_instance_state(tx, "big", "draining"))
+    assert await is_reused(), "an instance that takes no calls has no part in an answer"
+    fleet.store.transact(lambda tx: remove_instance(tx, "big"))
+    [known] = [spec for spec in fleet.rows(tables.instances) if spec["name"] == "gpu"]
+    other = InstanceSpec(
+        "gpu", known["url"], default_profile("a100"), 2, model="another", speaks="vllm"
+    )
+    fleet.store.transact(lambda tx: enter_instance(tx, other))
+    assert not await is_reused()
 
 
 async def test_an_abstention_is_a_failed_run_that_names_what_is_missing(fleet: Fleet) -> None:

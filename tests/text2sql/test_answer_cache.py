@@ -14,6 +14,7 @@ from hexprefect.completion import Completion, Prompt
 from hexprefect.text2sql import AgentOptions, Answer, Database, answer
 from hexprefect.text2sql.access import Access
 from hexprefect.text2sql.answer_cache import AnswerCache
+from tests.text2sql.conftest import Engine
 
 
 class Counting:
@@ -80,6 +81,15 @@ async def test_a_changed_duckdb_file_is_seen(duckdb_file: Path) -> None:
     with duckdb.connect(str(duckdb_file)) as writer:
         writer.execute("DELETE FROM customer WHERE customer_id = 3")
     assert (await ask(model, f"duckdb:///{duckdb_file}")).rows == ((2,),)
+
+
+async def test_a_question_is_asked_once_on_every_engine(engine: Engine) -> None:
+    model = Counting()
+    asked = f"How many customers on {engine.dialect}?"
+    first = await ask(model, engine.url, question=asked)
+    again = await ask(model, engine.url, question=asked)
+    assert (first.from_cache, again.from_cache) == (False, True)
+    assert again.rows == first.rows == ((3,),)
 
 
 async def test_other_rights_are_another_question(shop_file: Path) -> None:

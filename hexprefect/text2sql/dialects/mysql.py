@@ -137,6 +137,10 @@ class MySQLAdapter:
         row = connection.execute(sqlalchemy.text(_VERSION_QUERY)).one()
         return ":".join(str(part) for part in row)
 
+    def data_version(self) -> str | None:
+        """Not told: what counts changes here lags behind them."""
+        return None
+
 
 _VERSION_QUERY = """
 SELECT
@@ -158,10 +162,6 @@ SELECT
 
 class MySQLSession:
     """One connection whose every statement runs in a read-only transaction of its own."""
-
-    def data_version(self) -> str | None:
-        """Not told: what counts changes here lags behind them."""
-        return None
 
     def __init__(self, adapter: MySQLAdapter) -> None:
         self._adapter = adapter

@@ -90,6 +90,10 @@ class PostgreSQLAdapter:
         row = connection.execute(sqlalchemy.text(_VERSION_QUERY)).one()
         return ":".join(str(part) for part in row)
 
+    def data_version(self) -> str | None:
+        """Not told: what counts changes here lags behind them."""
+        return None
+
 
 _VERSION_QUERY = """
 WITH named AS (
@@ -113,10 +117,6 @@ SELECT
 
 class PostgreSQLSession:
     """One connection whose every statement runs in a read-only transaction of its own."""
-
-    def data_version(self) -> str | None:
-        """Not told: what counts changes here lags behind them."""
-        return None
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         self._connection = connection
