@@ -52,7 +52,7 @@ compiled: $(STAMP) ## build dist/*.whl with a compiled simulator, several times 
 compiled-benchmark: compiled ## measure the compiled simulator's speed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	  --target build/compiled/site dist/hexprefect-*.whl
-	PYTHONSAFEPATH=1 PYTHONPATH=build/compiled/site $(BIN)/python -m pytest -m "benchmark and not slow" -s \
+	$(BIN)/python -m pytest -o pythonpath="build/compiled/site ." -m "benchmark and not slow" -s \
 	  tests/benchmarks/test_simulator_speed.py $(ARGS)
 
 screenshots: $(STAMP) ## refresh the screenshots in docs/images (needs Chromium)

@@ -45,13 +45,13 @@ class Load:
     __slots__ = (
         "_cached",
         "_nothing",
-        "_policy",
         "admitted",
         "busy_until",
         "coefficients",
         "held_s",
         "instances",
         "most_beside",
+        "policy",
         "queue_s",
         "stall_s",
         "unfinished",
@@ -68,7 +68,7 @@ class Load:
         stall_s: list[float],
     ) -> None:
         number = len(instances)
-        self._policy = policy
+        self.policy = policy
         self.instances = instances
         self.coefficients: list[Coefficients] = [each.coefficients for each in instances]
         self.admitted = admitted
@@ -110,7 +110,7 @@ class Load:
 
     def costs(self, request: Request) -> tuple[list[int], list[float], list[int]]:
         """Believed cached tokens, `t_comp`, and the sequences there, on each instance."""
-        policy = self._policy
+        policy = self.policy
         cached = self.cached(request.call) if policy.prefix_aware else self._nothing
         others = list(map(min, self.admitted, self.most_beside))
         if not policy.batch_aware:
@@ -122,7 +122,7 @@ class Load:
 
     def cost_at(self, request: Request, index: int) -> tuple[int, float]:
         """What `costs` says of one instance: believed cached tokens, and `t_comp`."""
-        policy = self._policy
+        policy = self.policy
         cached = self.cached(request.call)[index] if policy.prefix_aware else 0
         others = 0
         if policy.batch_aware:
@@ -272,7 +272,7 @@ def _by_cost(policy: Policy, rule: DispatchPolicy, load: Load) -> Appoint:
     """α dispatch with any other terms."""
 
     def appoint(request: Request, now: float) -> int:
-        cached, costs, weighed = _weighed(policy, load, request)
+        cached, costs, weighed = weigh(load, request)
         index = place(weighed, load.delays(now), alpha=policy.alpha, policy=rule, beta=policy.beta)
         request.completion_s = costs[index]
         request.cached_tokens = cached[index]
@@ -288,9 +288,14 @@ def _on_record(
     names = [instance.name for instance in load.instances]
 
     def appoint(request: Request, now: float) -> int:
-        cached, costs, weighed = _weighed(policy, load, request)
+        cached, costs, weighed = weigh(load, request)
         decision = dispatch(
-            names, weighed, load.delays(now), alpha=policy.alpha, policy=rule, beta=policy.beta
+            names,
+            weighed,
+            load.delays(now),
+            alpha=policy.alpha,
+            policy=rule,
+            beta=policy.beta,
         )
         decisions.append(decision)
         index = names.index(decision.instance)
@@ -301,12 +306,10 @@ def _on_record(
     return appoint
 
 
-def _weighed(
-    policy: Policy, load: Load, request: Request
-) -> tuple[list[int], list[float], list[float]]:
+def weigh(load: Load, request: Request) -> tuple[list[int], list[float], list[float]]:
     """Cached tokens, `t_comp`, and what dispatch weighs, on each instance."""
     cached, costs, others = load.costs(request)
-    if not policy.counts_delay_caused:
+    if not load.policy.counts_delay_caused:
         return cached, costs, costs
     return (
         cached,

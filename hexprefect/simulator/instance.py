@@ -130,23 +130,23 @@ class SimulatedInstance:
 
     # -- what the laws ask ---------------------------------------------------------------------
 
-    def fits(self, request: Request) -> bool:
-        """Whether a slot and memory are free for a request."""
-        if self.admitted >= self.depth:
-            return False
+    def would_have_fitted(self, request: Request, *, instead_of: Request) -> bool:
+        """Whether a request had room where another one was admitted just now."""
         if self.kv_tokens is None:
             return True
-        return self._needed(request) <= self.kv_tokens - self.reserved_kv - self.shared_kv
+        free_kv = self.kv_tokens - self.reserved_kv - self.shared_kv
+        return self._needed(request) <= free_kv + instead_of.kv_reserved
 
     def check_capacity(self) -> None:
         """Law 3: what is reserved, and what the engine uses, never exceeds what there is.
 
         One request alone may take more than was reserved for it: its answer was longer than
-        predicted, and there is nobody else to make room for it.
+        predicted, and there is nobody else to make room for it. A depth may have become less than
+        what is inside; so it is checked when something is admitted.
         """
         kv_tokens = self.profile.kv_tokens
         alone = self.admitted <= 1
-        broken = self.admitted > self.depth and self._slowdown is None
+        broken = self.kv_tokens is not None and self.admitted > self.engine.options.slots
         if kv_tokens is not None and not alone:
             broken |= self.reserved_kv + self.shared_kv > kv_tokens and self.kv_tokens is not None
             broken |= self.engine.decoding > 1 and self.engine.used_kv_tokens > kv_tokens
@@ -165,6 +165,16 @@ class SimulatedInstance:
         )
 
     # -- the queue -----------------------------------------------------------------------------
+
+    def can_hold(self, request: Request) -> bool:
+        """Whether it could run here, alone."""
+        return request.input_tokens + request.output_tokens <= self.most_tokens
+
+    def fits(self, request: Request) -> bool:
+        """Whether memory is free for it now."""
+        if self.kv_tokens is None:
+            return True
+        return self._needed(request) <= self.kv_tokens - self.reserved_kv - self.shared_kv
 
     def take(self, request: Request) -> bool:
         """Admit a request that nobody else waits with, if it fits."""
@@ -190,7 +200,7 @@ class SimulatedInstance:
         if free <= 0 or not queue:
             return ()
         if self._late_penalty is not None:
-            self._put_off_late(now, self._late_penalty)
+            self.put_off_late(now)
         kv_tokens = self.kv_tokens
         if kv_tokens is None:
             started = [entry[3] for entry in queue[:free]]
@@ -212,6 +222,8 @@ class SimulatedInstance:
             self._reserve(chosen)
             free -= 1
             started.append(chosen)
+            if self._late_penalty is not None:
+                self.put_off_late(now)
         return started
 
     def _pass_over(self, free_kv: int) -> Request | None:
@@ -300,12 +312,20 @@ class SimulatedInstance:
             )
             self._most_beside[self._number] = self.depth - 1
 
-    def _put_off_late(self, now: float, penalty: float) -> None:
-        """Put what can no longer be in time behind what can, where it would come first."""
+    def put_off_late(self, now: float) -> None:
+        """Put what can no longer be in time behind what can, as far as anybody looks: the policy
+        for overload, where there is one."""
+        penalty = self._late_penalty
+        if penalty is None:
+            return
         queue = self.queue
-        while now > queue[0][3].last_chance:
-            key, ready_at, number, request = queue.pop(0)
-            key = put_off(key, slo_s=request.run.slo_s, penalty=penalty)
+        place = 0
+        while place < LOOK_AHEAD and place < len(queue):
+            if now <= queue[place][3].last_chance:
+                place += 1
+                continue
+            key, ready_at, number, request = queue.pop(place)
             request.last_chance = inf
+            key = put_off(key, slo_s=request.run.slo_s, penalty=penalty)
             request.entry = (key, ready_at, number, request)
             insort(queue, request.entry)

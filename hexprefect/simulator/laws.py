@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hexprefect.errors import HexprefectError
+from hexprefect.scheduling.admission import DEFAULT_PATIENCE
 
 if TYPE_CHECKING:
     from hexprefect.simulator.requests import Request
@@ -36,16 +37,21 @@ class Laws:
                 self._broken(2, f"call {request.index} started before call {need} it needs")
 
     def admitted(self, request: Request) -> None:
-        """Law 4, order: of those waiting, none that comes earlier fits."""
+        """Laws 3 and 4: there was a slot for it; and of those waiting, none that comes earlier
+        would have fitted in its place, or has been passed over too often."""
         self._admitted += 1
         instance = self._simulation.instances[request.instance]
+        if instance.admitted > instance.depth:
+            self._broken(3, f"{instance.name} holds {instance.admitted} of {instance.depth}")
         if request.admitted_at < request.ready_at:
             self._broken(2, f"request {request.number} was admitted before it was ready")
         for entry in instance.queue:
             if request.entry is None or entry >= request.entry:
                 break
-            if instance.fits(entry[3]):
+            if instance.would_have_fitted(entry[3], instead_of=request):
                 self._broken(4, f"request {request.number} went before {entry[2]}, which fits")
+            if entry[3].passed_over > DEFAULT_PATIENCE:
+                self._broken(4, f"request {entry[2]} was passed over {entry[3].passed_over} times")
 
     def finished(self, request: Request) -> None:
         """Law 1, conservation: nothing finishes twice."""

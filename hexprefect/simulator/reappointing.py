@@ -23,13 +23,14 @@ def to_take_over(load: Load, index: int, now: float) -> tuple[Request, int, floa
     Returns:
         The request, with its believed cached tokens and its `t_comp` on that instance.
     """
+    here = load.instances[index]
     heads = _heads(load, index, now)
     considered = 0
     while heads:
         entry, place, queue, wait_s = heads[0]
         request = entry[3]
         cached_tokens, completion_s = load.cost_at(request, index)
-        if is_clearly_sooner(
+        if (here.can_hold(request) and here.fits(request)) and is_clearly_sooner(
             wait_there_s=wait_s,
             completion_there_s=request.completion_s,
             completion_here_s=completion_s,

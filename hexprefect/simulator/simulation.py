@@ -15,7 +15,7 @@ from hexprefect.scheduling.order import last_chance, put_off
 from hexprefect.scheduling.prediction import ENOUGH
 from hexprefect.simulator.appointing import Load, appointing
 from hexprefect.simulator.cluster import Cluster
-from hexprefect.simulator.engine_values import PromptTooLong
+from hexprefect.simulator.eligible import appoint_among_able
 from hexprefect.simulator.instance import SimulatedInstance
 from hexprefect.simulator.knowledge import Knowledge
 from hexprefect.simulator.laws import Laws
@@ -55,8 +55,7 @@ class Simulation:
         record_decisions: bool = False,
     ) -> None:
         number = len(cluster.instances)
-        admitted, most_beside = [0] * number, [0] * number
-        stall_s = [0.0] * number
+        admitted, most_beside, stall_s = [0] * number, [0] * number, [0.0] * number
         self.policy = policy
         self.slo_scale = slo_scale
         self.now = 0.0
@@ -82,9 +81,10 @@ class Simulation:
         self._key = order_key_of(policy)
         self._place_in_order = self._key if policy.late_penalty is None else self._key_put_off
         """Gives a request its key."""
+        self._least_tokens = min(instance.most_tokens for instance in self.instances)
+        """What every instance could hold."""
         self._next_at = [inf] * number
-        self._queries = 0
-        self._requests = 0
+        self._queries = self._requests = 0
         # What the policy asks for, where it is asked for each request.
         self._admitted = admitted
         self._busy_until = self.load.busy_until
@@ -200,7 +200,16 @@ class Simulation:
             request.remaining_s = mean_s + knowledge.predicted_left(call.remaining)
         if self.laws is not None:
             self.laws.submitted(request)
-        appointed = self._appoint(request, now)
+        if call.input_tokens + call.output_tokens > self._least_tokens:
+            appointed = appoint_among_able(
+                request,
+                now,
+                load=self.load,
+                appoint=self._appoint,
+                decisions=self.decisions,
+            )
+        else:
+            appointed = self._appoint(request, now)
         self._enqueue(request, appointed)
         if self._waiting and self._admitted[appointed] < self.instances[appointed].depth:
             self._admit(appointed)
@@ -209,8 +218,6 @@ class Simulation:
         """Give the request its place in the queue of the instance it is appointed to, or start it
         there if nobody waits and it fits."""
         instance = self.instances[appointed]
-        if request.input_tokens + request.output_tokens > instance.most_tokens:
-            self._too_long(request, instance)
         request.instance = appointed
         self._count(request, instance)
         prefix = request.prefix
@@ -392,11 +399,3 @@ class Simulation:
         if self._busy_until is not None and self._unfinished[there]:
             # Work that was never begun is not run down by the clock.
             self._busy_until[there] -= request.work_s
-
-    def _too_long(self, request: Request, instance: SimulatedInstance) -> None:
-        stage = request.run.query.calls[request.index].stage
-        raise PromptTooLong(
-            f"a {stage} call of {request.input_tokens} input and {request.output_tokens} output "
-            f"tokens does not fit into the {instance.most_tokens} KV tokens of {instance.name}.",
-            remedy="Leave that hardware out of the cluster, or the query out of the trace.",
-        )

@@ -101,12 +101,15 @@ def _order_key(tx: Transaction, row: Row, completion_s: float) -> float:
 
 
 def _put_off_if_late(tx: Transaction, row: Row) -> None:
-    """Overload: what cannot be in time any more lets those that can go first, for a while."""
+    """Overload: what cannot be in time any more lets those that can go first, for a while.
+
+    Its key has just been made anew, so that what was put off on another instance is again, too.
+    """
     penalty = tx.settings.late_penalty
-    if penalty is None or row["late"]:
+    if penalty is None:
         return
     remaining_s = tx.settings.stretch * row["remaining_s"]
-    if tx.now > last_chance(deadline=row["deadline"], remaining_s=remaining_s):
+    if row["late"] or tx.now > last_chance(deadline=row["deadline"], remaining_s=remaining_s):
         query = tx.query(row["query_id"])
         assert query is not None
         row["late"] = True

@@ -28,6 +28,7 @@ from hexprefect.simulator import (
     parse_cluster,
     tune,
 )
+from hexprefect.simulator.appointing import COMPILED
 from hexprefect.simulator.arrivals import moments, parse_arrivals
 
 pytestmark = pytest.mark.benchmark
@@ -66,7 +67,8 @@ def test_requests_a_second_of_one_core(policy: str, load: float) -> None:
         best = min(best, time.process_time() - began)
     unit = loop_s()
     print(
-        f"\n{policy} at load {load:g}: {outcome.requests / best:,.0f} requests a second; "
+        f"\n{'compiled ' * COMPILED}{policy} at load {load:g}: "
+        f"{outcome.requests / best:,.0f} requests a second; "
         f"{1e6 * best / outcome.requests:.1f} µs each; loop {1e3 * unit:.1f} ms"
     )
     # A request costs what 2,500 turns of an empty loop do, at most: the ratio does not depend on

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,6 +44,7 @@ def test_who_starts_and_who_is_passed_over(
         number=0,
         admitted=[1],
         most_beside=[0],
+        stall_s=[0.0],
     )
     instance.reserved_kv = reserved
     requests = [waiting(number, *each) for number, each in enumerate(queue)]
@@ -70,3 +72,23 @@ def test_who_starts_and_who_is_passed_over(
     assert [entry[3].passed_over for entry in instance.queue] == [
         each.passed_over for each in left.values()
     ]
+
+
+def test_what_is_late_lets_everything_in_time_go_first() -> None:
+    policy = replace(POLICIES["hexprefect-attainment"], depth=2, slowdown=None)
+    instance = SimulatedInstance(
+        Instance("one", PROFILE, EngineOptions()),
+        policy,
+        number=0,
+        admitted=[0],
+        most_beside=[1],
+        stall_s=[0.0],
+    )
+    requests = [waiting(number, 10, 0) for number in range(3)]
+    for request, last_chance in zip(requests, (200.0, 50.0, 200.0), strict=True):
+        request.last_chance = last_chance
+    instance.queue = [(float(r.number), 0.0, r.number, r) for r in requests]
+    assert [request.number for request in instance.startable(100.0)] == [0, 2]
+    [(key, _, number, late)] = instance.queue
+    assert (number, late.last_chance) == (1, inf)
+    assert key == 1.0 + 8.0 * late.run.slo_s

@@ -50,6 +50,7 @@ def chosen_plainly(load: Load, index: int, now: float) -> int | None:
             completion_here_s=load.costs(request)[1][index],
         )
         for _, _, number, request in waiting[:MOVABLE]
+        if load.instances[index].can_hold(request) and load.instances[index].fits(request)
     )
     return None if chosen is None else int(chosen)
 

@@ -24,11 +24,15 @@ from hexprefect.simulator import (
     parse_cluster,
 )
 from hexprefect.simulator.cluster import Cluster, Instance
+from hexprefect.simulator.engine_values import PromptTooLong
+from hexprefect.simulator.instance import SimulatedInstance
 from hexprefect.simulator.knowledge import Knowledge
 from hexprefect.simulator.laws import LawBroken
+from hexprefect.simulator.requests import Request
 
 CLUSTER = parse_cluster("a100:2,a6000:1,l40s:1")
 BIRD = Generator(family="bird", seed=7).some(40)
+PROFILE = Profile("one", 0.05, 3e-4, 0.02, 0.001, None)
 
 
 def experiment(
@@ -196,6 +200,71 @@ def test_a_broken_law_is_reported() -> None:
     simulation.unfinished[0] += 1
     with pytest.raises(LawBroken, match="law 1"):
         simulation.run(run.arriving())
+
+
+def test_who_starts_out_of_order_breaks_law_4(monkeypatch: pytest.MonkeyPatch) -> None:
+    def last_first(self: SimulatedInstance, now: float) -> list[Request]:
+        if not self.queue or self.admitted >= self.depth:
+            return []
+        last = self.queue.pop()[3]
+        self._reserve(last)
+        return [last]
+
+    monkeypatch.setattr(SimulatedInstance, "startable", last_first)
+    for depth in (1, 4):
+        run = experiment(replace(POLICIES["hexgen"], depth=depth), load=2.0)
+        with pytest.raises(LawBroken, match="law 4"):
+            replace(run, check_laws=True).run()
+
+
+def test_who_starts_without_a_slot_breaks_law_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    def always(self: SimulatedInstance, request: Request) -> bool:
+        self._reserve(request)
+        return True
+
+    monkeypatch.setattr(SimulatedInstance, "take", always)
+    four = parse_cluster("a100:2,a6000:1,l40s:1", options=EngineOptions(slots=4))
+    for name in ("hexprefect", "hexgen"):
+        with pytest.raises(LawBroken, match="law 3"):
+            experiment(POLICIES[name], load=2.0, cluster=four, check_laws=True).run()
+
+
+def test_who_is_passed_over_for_ever_breaks_law_4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hexprefect.simulator.instance.DEFAULT_PATIENCE", 10_000)
+    monkeypatch.setattr("hexprefect.simulator.instance.LOOK_AHEAD", 10_000)
+    small = Cluster("small", (Instance("one", replace(PROFILE, kv_tokens=3_000), EngineOptions()),))
+    long, short = Query((Call("long", 2_900, 50),)), Query((Call("short", 200, 50),))
+    arrivals = [(0.0, short), (0.1, long), *((0.2 + 0.1 * n, short) for n in range(200))]
+    with pytest.raises(LawBroken, match=r"law 4.*passed over"):
+        Simulation(small, POLICIES["wb-fcfs"], check_laws=True).run(arrivals)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_call_goes_only_where_it_could_run(name: str) -> None:
+    sizes = {"small": 2_000, "large": 100_000, "tiny": 500}
+    mixed = Cluster(
+        "mixed",
+        tuple(
+            Instance(size, replace(PROFILE, kv_tokens=tokens), EngineOptions())
+            for size, tokens in sizes.items()
+        ),
+    )
+    calls = (Call("long", 3_000, 100), Call("short", 300, 20), Call("middle", 1_500, 100, (0, 1)))
+    arrivals = [(0.3 * number, Query(calls)) for number in range(60)]
+    simulation = Simulation(mixed, POLICIES[name], check_laws=True, record_decisions=True)
+    went: dict[str, set[str]] = {call.stage: set() for call in calls}
+    start = simulation._start
+
+    def noted(request: Request) -> None:
+        went[calls[request.index].stage].add(simulation.instances[request.instance].name)
+        start(request)
+
+    simulation._start = noted  # type: ignore[method-assign]
+    assert len(simulation.run(arrivals).latency_s) == 60
+    assert went["long"] == {"large"}
+    assert "tiny" not in went["middle"]
+    with pytest.raises(PromptTooLong, match=r"fits into no instance.*large.*100000"):
+        Simulation(mixed, POLICIES[name]).run([(0.0, Query((Call("huge", 200_000, 1),)))])
 
 
 def test_work_that_is_never_taken_off_is_the_flaw_of_the_reference() -> None:

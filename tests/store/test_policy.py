@@ -203,6 +203,21 @@ def test_what_becomes_late_while_it_waits_is_put_off_once(process):
     assert process.state("soon late") == "running"
 
 
+def test_what_was_put_off_stays_so_where_it_is_moved_to(process):
+    process.instance("m")
+    change_policy(process, late_penalty=1000.0)
+    now = process.store.now()
+    process.submit(process.query(), "running")
+    process.submit(process.query(slo_s=10, arrived_at=now - 30), "late")
+    key = process.row("late")["order_key"]
+    process.set_state("m", "dead")
+    process.instance("n")
+    row = process.row("late")
+    assert row["instance"] == "n"
+    assert row["late"]
+    assert row["order_key"] == pytest.approx(key)
+
+
 def test_nothing_is_put_off_by_default(process):
     process.instance("m")
     now = process.store.now()
