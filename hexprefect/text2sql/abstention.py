@@ -1,10 +1,11 @@
 """Abstaining: telling a question that this schema cannot answer from one that was answered badly.
 
 A small model writes a statement for anything. What gives an unanswerable question away is what its
-candidates do: they all invent names that the catalogue does not have, or find nothing. Only then,
-and only where words of the question occur nowhere in the schema, the model is asked which of
+candidates do: none of them runs, or they all invent names that the catalogue does not have. Only
+then, and only where words of the question occur nowhere in the schema, the model is asked which of
 exactly these words are missing. It cannot name any other, so that no answerable question is lost to
-a word that is there.
+a word that is there. An empty result is an answer: that of 6 % of the questions of Spider's
+development set.
 """
 
 from __future__ import annotations
@@ -118,13 +119,11 @@ def is_doubtful(
 ) -> bool:
     """Whether the candidates look as those of an unanswerable question do.
 
-    Nothing ran, nothing was found, or every one of them invented a name. That they differ says
-    little: those of a small model differ on questions that they could answer, too. A column that
-    another table has is misplaced, not invented.
+    Nothing ran, or every one of them invented a name. That they differ, or find no row, says
+    little: those of a small model differ on questions that they could answer, and "none" is often
+    right. A column that another table has is misplaced, not invented.
     """
-    if not clusters or all(cluster.is_empty for cluster in clusters):
-        return True
-    return all(_invents(candidate, schema) for candidate in candidates)
+    return not clusters or all(_invents(candidate, schema) for candidate in candidates)
 
 
 def _invents(candidate: Candidate, schema: Schema) -> bool:

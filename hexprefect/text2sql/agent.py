@@ -153,6 +153,8 @@ class _Query:
         if readings := await self._readings(book, candidates, clusters):
             return self._unclear(candidates, links, readings)
         chosen = await self._choose(book, clusters)
+        if chosen.is_empty:
+            await self._say_what_is_unknown(schema, links)
         self.tell(Progress("done", f"Answered with {chosen.representative.branch}", 1.0))
         return self._answered(candidates, chosen, clusters[0], links)
 
@@ -239,6 +241,17 @@ class _Query:
         except Exception as error:
             self.warnings.append(f"Whether the schema can answer this is not known: {error}")
             return ()
+
+    async def _say_what_is_unknown(self, schema: Schema, links: Links) -> None:
+        """Words of the question that may be why no row was found."""
+        words = await anyio.to_thread.run_sync(
+            unmatched_words, self.question, self.evidence, schema, links
+        )
+        if words:
+            self.warnings.append(
+                "No row was found. Neither the schema nor the values that were read of it have: "
+                f"{', '.join(words)}."
+            )
 
     async def _readings(
         self, book: PromptBook, candidates: tuple[Candidate, ...], clusters: tuple[Cluster, ...]

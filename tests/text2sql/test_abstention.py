@@ -110,12 +110,12 @@ def ran(number: int, value: int, *drafts: Draft) -> Candidate:
     return Candidate(f"candidate-{number}", "SELECT", Rows(("n",), ((value,),)), drafts=drafts)
 
 
-def test_rows_are_not_doubted_and_their_lack_is() -> None:
+def test_what_ran_is_not_doubted_whether_it_found_rows_or_not() -> None:
     differ = (ran(1, 1), ran(2, 2), ran(3, 3))
     assert not is_doubtful(differ, cluster_by_rows(differ), PEOPLE)
     assert is_doubtful((Candidate("candidate-1", error="no"),), (), PEOPLE)
     nothing = (Candidate("candidate-1", "SELECT", Rows(("n",), ())),)
-    assert is_doubtful(nothing, cluster_by_rows(nothing), PEOPLE)
+    assert not is_doubtful(nothing, cluster_by_rows(nothing), PEOPLE)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +162,16 @@ async def test_candidates_that_agree_are_not_questioned(demo_file: Path) -> None
     found = await ask(model, demo_file, "What is the blood type of each customer?")
     assert found.state == "answered"
     assert model.asked == []
+
+
+async def test_an_empty_result_is_an_answer_and_says_which_words_are_unknown(
+    demo_file: Path,
+) -> None:
+    model = Model("SELECT full_name FROM customer WHERE full_name = 'Zebra'", "zebra")
+    found = await ask(model, demo_file, "Which customers are called Zebra?")
+    assert (found.state, found.rows, model.asked) == ("answered", (), [])
+    [warning] = [each for each in found.warnings if "zebra" in each]
+    assert warning.startswith("No row was found")
 
 
 async def test_the_option_turns_it_off(demo_file: Path) -> None:
