@@ -8,21 +8,23 @@ admission, takeovers, depth, and what it predicts from what has finished.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 import hexprefect.store.store as store_module
 from hexprefect.scheduling import Profile, RequestSize
-from hexprefect.simulator import Call, EngineOptions, Query, Simulation, named_policy
+from hexprefect.simulator import Call, EngineOptions, Policy, Query, Simulation, named_policy
 from hexprefect.simulator.cluster import Cluster, Instance
 from hexprefect.simulator.generator import Generator
 from hexprefect.simulator.knowledge import Knowledge
+from hexprefect.simulator.recorded import changed_decisions
 from hexprefect.store import InstanceSpec, NewQuery, NewRequest, Outcome, check_laws, tables
 from hexprefect.store import queries as move_query
 from hexprefect.store import transitions as move_request
+from hexprefect.store.alpha import set_policy
 from hexprefect.store.fleet import enter_instance
 from hexprefect.store.transaction import Transaction
 
@@ -168,33 +170,76 @@ class Replay:
         )
         return {name: (instance, at - START) for name, instance, at in rows}
 
-    def reasons(self) -> set[str]:
-        return set(self.store.read(lambda c: c.execute(select(tables.decisions.c.why)).scalars()))
+    def follow(self, policy: Policy) -> None:
+        """Set the store's policy to what the simulation runs under."""
+        self.store.transact(
+            lambda tx: set_policy(
+                tx,
+                replace(
+                    tx.settings,
+                    alpha=policy.alpha,
+                    order=policy.order,
+                    slowdown=policy.slowdown,
+                    late_penalty=policy.late_penalty,
+                    stretch=policy.stretch,
+                ),
+                reason="as simulated",
+            )
+        )
+
+    def decisions(self) -> list[tuple[str, dict[str, Any]]]:
+        row = tables.decisions.c
+        return self.store.read(lambda c: c.execute(select(row.why, row.record)).all())
+
+    def late(self) -> int:
+        row = tables.requests.c
+        late = select(func.count()).where(row.late)
+        return int(self.store.read(lambda c: c.execute(late).scalar_one()))
 
 
 def request_id_of(run: Any, index: int) -> str:
     return f"q{run.number:04}-{index:03}"
 
 
-def workload() -> Iterator[tuple[float, Query]]:
-    """Sixty queries, at first slowly and then too many; deadlines in whole ticks."""
+def workload(*, shared: bool) -> Iterator[tuple[float, Query]]:
+    """Sixty queries, at first slowly and then too many; deadlines in whole ticks. Their prompts
+    share their beginnings, or nothing."""
     now = 0.0
     for number, query in enumerate(Generator(family="spider", seed=5).some(60)):
         calls = tuple(
-            Call(each.stage, each.input_tokens // 4 + 1, each.output_tokens // 4, each.needs)
+            Call(
+                each.stage,
+                each.input_tokens // 4 + 1,
+                each.output_tokens // 4,
+                each.needs,
+                tuple((key, tokens // 4) for key, tokens in each.prefix if shared),
+            )
             for each in query.calls
         )
         now += (6.0, 1.0)[number > 15]
         yield now, Query(calls, database=query.database, slo_s=60.0 + number % 7)
 
 
-def test_the_store_appoints_as_the_simulator_does(store_url, open_store, monkeypatch):
-    stages = {call.stage for _, query in workload() for call in query.calls}
+@pytest.mark.parametrize(
+    ("name", "shared"),
+    [
+        ("hexprefect", False),
+        pytest.param("hexprefect", True, marks=pytest.mark.slow),
+        pytest.param("hexprefect-attainment", False, marks=pytest.mark.slow),
+    ],
+    ids=["alone", "sharing prefixes", "putting off what is late"],
+)
+def test_the_store_appoints_as_the_simulator_does(
+    store_url, open_store, monkeypatch, name: str, shared: bool
+):
+    stages = {call.stage for _, query in workload(shared=shared) for call in query.calls}
     knowledge = Knowledge(CLUSTER.profiles, expected=dict.fromkeys(stages, EXPECTED))
-    simulation = Recorded(CLUSTER, named_policy("hexprefect"), knowledge=knowledge)
-    simulation.run(workload())
+    policy = named_policy(name)
+    simulation = Recorded(CLUSTER, policy, knowledge=knowledge)
+    simulation.run(workload(shared=shared))
 
     replay = Replay(open_store(store_url), monkeypatch)
+    replay.follow(policy)
     for event in simulation.events:
         replay.make(event)
 
@@ -206,7 +251,11 @@ def test_the_store_appoints_as_the_simulator_does(store_url, open_store, monkeyp
     # It was worth comparing: some waited, some were taken over, some instances were less deep.
     waited = [at for _, at in simulation.started.values()]
     assert len(set(waited)) > 300
-    assert any("would end it sooner" in why for why in replay.reasons())
-    assert min(instance.depth for instance in simulation.instances) < SLOTS
+    decisions = replay.decisions()
+    assert any("would end it sooner" in why for why, _ in decisions)
+    assert shared or min(instance.depth for instance in simulation.instances) < SLOTS
+    assert (replay.late() > 0) == (policy.late_penalty is not None)
+    # The log that the store keeps of them gives each appointment again, too.
+    assert changed_decisions(record for _, record in decisions) == []
     now = replay.store.now()
     assert replay.store.read(lambda connection: check_laws(connection, now=now)) == []
