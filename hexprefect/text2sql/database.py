@@ -25,6 +25,7 @@ from hexprefect.text2sql.dialects.registry import adapter_for
 from hexprefect.text2sql.errors import StatementFailed, StatementRefused
 from hexprefect.text2sql.guard import CheckedStatement, check
 from hexprefect.text2sql.limits import Limits
+from hexprefect.text2sql.patience import Patience
 from hexprefect.text2sql.rows import Rows
 from hexprefect.text2sql.schema import NO_VOCABULARY, Schema, Vocabulary
 from hexprefect.text2sql.snapshots import snapshots
@@ -225,8 +226,7 @@ class Database:
 
     def _discard(self, session: Session, work: asyncio.Future[Rows]) -> None:
         session.close()
-        if not work.cancelled():
-            work.exception()  # Nobody waits for it any more; asyncio would warn otherwise.
+        _forget(work)
 
     async def _open(self) -> Session:
         opening = asyncio.ensure_future(self._in_thread(self.adapter.open))
@@ -240,17 +240,34 @@ class Database:
         return await anyio.to_thread.run_sync(function, limiter=self._threads)
 
     async def _snapshot(self, refresh: bool) -> Schema:
+        patience = Patience()
+
         def form() -> Schema:
-            snapshot = snapshots.current(self._key, self.adapter, refresh=refresh)
+            snapshot = snapshots.current(
+                self._key, self.adapter, refresh=refresh, patience=patience
+            )
             return snapshot.form(self.access, self.vocabulary)
 
+        reading = asyncio.ensure_future(self._in_thread(form))
         try:
-            return await self._in_thread(form)
+            return await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            patience.stop.set()
+            with anyio.move_on_after(_GRACE_S, shield=True):
+                await asyncio.wait({reading})
+            reading.add_done_callback(_forget)
+            raise
         except sqlalchemy.exc.SQLAlchemyError as error:
             raise CallerMistake(
                 f"The catalogue of {self.url} cannot be read: {type(error).__name__}.",
                 remedy="Check that the user may read the catalogue and that the file is whole.",
             ) from error
+
+
+def _forget(work: asyncio.Future[Result]) -> None:
+    """Look at the outcome that nobody waits for any more; asyncio would warn otherwise."""
+    if not work.cancelled():
+        work.exception()
 
 
 def _close_opened(opening: asyncio.Future[Session]) -> None:

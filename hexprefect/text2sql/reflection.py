@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import decimal
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from sqlalchemy.engine.reflection import ObjectKind
 
 from hexprefect.text2sql.dialects.adapter import Adapter
 from hexprefect.text2sql.inferred_keys import with_inferred_keys
+from hexprefect.text2sql.patience import Patience, Watcher
 from hexprefect.text2sql.schema import Column, ForeignKey, Schema, Table
 from hexprefect.text2sql.view_sources import with_sources
 
@@ -33,15 +34,26 @@ _SAMPLE_CHARACTERS = 40
 _VALUE_CHARACTERS = 80
 
 
-def reflect(adapter: Adapter) -> Schema:
+def reflect(adapter: Adapter, patience: Patience | None = None) -> Schema:
     """Reflect every visible table and view with keys, comments and sample values.
+
+    A table or view whose values cannot be read in time is shown without them.
+
+    Args:
+        adapter: of the database.
+        patience: how long the values of each table may take.
 
     Raises:
         sqlalchemy.exc.SQLAlchemyError: the catalogue cannot be read.
+        ReadingStopped: nobody waits for it any more.
     """
+    patience = patience or Patience()
     engine = adapter.reflection_engine()
     try:
-        with engine.connect() as connection:
+        with (
+            engine.connect() as connection,
+            Watcher(lambda: adapter.interrupt(_driver_of(connection)), patience.stop) as watcher,
+        ):
             inspector = sqlalchemy.inspect(connection)
             comments = adapter.column_comments(connection)
             structure = [
@@ -56,7 +68,14 @@ def reflect(adapter: Adapter) -> Schema:
                 dialect=adapter.dialect,
                 default_schema=default,
             )
-            tables = _with_values(connection, sourced)
+            tables = _with_values(
+                sourced, lambda table: _first_rows(connection, table, patience, watcher)
+            )
+            # A query that was interrupted because nobody waits is no catalogue without its answer.
+            patience.check()
+    except sqlalchemy.exc.SQLAlchemyError:
+        patience.check()
+        raise
     finally:
         engine.dispose()
     return Schema(adapter.dialect, tuple(tables), default)
@@ -156,7 +175,9 @@ def _type(found: sqlalchemy.types.TypeEngine[object]) -> str:
         return type(found).__name__.upper()
 
 
-def _with_values(connection: sqlalchemy.Connection, tables: Sequence[Table]) -> list[Table]:
+def _with_values(
+    tables: Sequence[Table], first_rows: Callable[[Table], Sequence[Sequence[Any]]]
+) -> list[Table]:
     """Add samples to the first tables, and values while the whole budget lasts."""
     left = _VALUES_A_DATABASE
     filled = []
@@ -164,7 +185,7 @@ def _with_values(connection: sqlalchemy.Connection, tables: Sequence[Table]) -> 
         if number >= _SAMPLED_TABLES:
             filled.append(table)
             continue
-        rows = _first_rows(connection, table)
+        rows = first_rows(table)
         columns = []
         for index, column in enumerate(table.columns):
             frequent = _by_frequency([row[index] for row in rows])
@@ -176,7 +197,13 @@ def _with_values(connection: sqlalchemy.Connection, tables: Sequence[Table]) -> 
     return filled
 
 
-def _first_rows(connection: sqlalchemy.Connection, table: Table) -> Sequence[Sequence[Any]]:
+def _driver_of(connection: sqlalchemy.Connection) -> Any:
+    return connection.connection.dbapi_connection
+
+
+def _first_rows(
+    connection: sqlalchemy.Connection, table: Table, patience: Patience, watcher: Watcher
+) -> Sequence[Sequence[Any]]:
     columns: list[sqlalchemy.ColumnClause[Any]] = [
         sqlalchemy.column(item.name) for item in table.columns
     ]
@@ -184,9 +211,12 @@ def _first_rows(connection: sqlalchemy.Connection, table: Table) -> Sequence[Seq
         sqlalchemy.table(table.name, schema=table.schema)
     )
     try:
-        return connection.execute(selected.limit(_SAMPLED_ROWS)).all()
+        with patience.piece(watcher):
+            return connection.execute(selected.limit(_SAMPLED_ROWS)).all()
     except (sqlalchemy.exc.SQLAlchemyError, ValueError, UnicodeError):
-        # A table that may not be read, or a view that is broken: its structure is still shown.
+        # A table that may not be read, a view that is broken or takes too long: its structure is
+        # still shown.
+        patience.check()
         connection.rollback()
         return ()
 

@@ -7,18 +7,20 @@ before it is used again. Blocking: call it in a thread.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from hexprefect.text2sql.access import Access, restricted
 from hexprefect.text2sql.dialects.adapter import Adapter
 from hexprefect.text2sql.errors import StatementRefused
 from hexprefect.text2sql.guard import check
+from hexprefect.text2sql.patience import Patience
 from hexprefect.text2sql.reflection import reflect
 from hexprefect.text2sql.schema import Schema, Vocabulary
 
@@ -29,6 +31,8 @@ _KEPT_VIEWS = 64
 """Restricted forms of one schema: one for each set of rights and vocabulary in use."""
 _SAMPLES_KEPT_S = 3_600.0
 """Example values follow the rows, not the structure: after this long they are read anew."""
+_LOOKS_EVERY_S = 0.1
+"""Whether somebody still waits for a schema that another is reading."""
 
 
 @dataclass(slots=True)
@@ -86,26 +90,36 @@ class Snapshots:
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
-    def current(self, key: str, adapter: Adapter, *, refresh: bool = False) -> Snapshot:
+    def current(
+        self,
+        key: str,
+        adapter: Adapter,
+        *,
+        refresh: bool = False,
+        patience: Patience | None = None,
+    ) -> Snapshot:
         """The snapshot of a database, taken anew when its structure has changed.
 
         Args:
             key: names the database and the account that reads it.
             adapter: of that database.
             refresh: take it anew in any case.
+            patience: how long the values of each table may take.
 
         Raises:
             sqlalchemy.exc.SQLAlchemyError, CallerMistake: the catalogue cannot be read.
+            ReadingStopped: nobody waits for it any more.
         """
+        patience = patience or Patience()
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         # One reflects, the others wait for what it finds.
-        with lock:
+        with _held(lock, patience):
             version = _version(adapter)
             known = self._kept.get(key)
             if known is None or refresh or not self._is_current(known, version):
                 identity = hashlib.sha256(key.encode()).hexdigest()[:32]
-                schema = replace(reflect(adapter), identity=identity)
+                schema = replace(reflect(adapter, patience), identity=identity)
                 known = Snapshot(version, schema, self._clock())
                 self.reflections += 1
             with self._lock:
@@ -118,6 +132,17 @@ class Snapshots:
 
     def _is_current(self, known: Snapshot, version: str) -> bool:
         return known.version == version and self._clock() - known.taken_at < _SAMPLES_KEPT_S
+
+
+@contextlib.contextmanager
+def _held(lock: threading.Lock, patience: Patience) -> Iterator[None]:
+    """Hold a lock, unless nobody waits any more before it is free."""
+    while not lock.acquire(timeout=_LOOKS_EVERY_S):
+        patience.check()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _version(adapter: Adapter) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import sqlalchemy
 
@@ -44,6 +44,12 @@ class Adapter(Protocol):
 
     def reflection_engine(self) -> sqlalchemy.Engine:
         """An engine for SQLAlchemy's own catalogue queries, read-only as well."""
+
+    def interrupt(self, connection: Any) -> None:
+        """Stop what runs on a driver's connection of that engine; nothing when nothing runs.
+
+        Called from another thread; may block, and may fail with the driver's error.
+        """
 
     def visible_schemas(self, inspector: sqlalchemy.Inspector) -> tuple[str | None, ...]:
         """Schemas that belong to the user; None stands for the one that needs no qualification."""

@@ -80,11 +80,15 @@ class DuckDBAdapter:
         dialect.default_schema_name = DEFAULT_SCHEMA
         # Nothing is begun, so that nothing is to be rolled back.
         pool = sqlalchemy.pool.NullPool(
-            self._connect,  # type: ignore[arg-type]
+            lambda: _Interruptible(self._connect()),  # type: ignore[arg-type, return-value]
             dialect=dialect,
             reset_on_return=None,
         )
         return sqlalchemy.Engine(pool, dialect, sqlalchemy.make_url("duckdb://"))
+
+    def interrupt(self, connection: _Interruptible) -> None:
+        """Stop what runs on a connection of the reflection engine."""
+        connection.interrupt()
 
     def visible_schemas(self, inspector: sqlalchemy.Inspector) -> tuple[str | None, ...]:
         """`main` first, without its name, then every other schema of the file."""
@@ -112,6 +116,25 @@ class DuckDBAdapter:
                 remedy="Check that it is a DuckDB file that this user may read, and that no other "
                 "process has it open for writing.",
             ) from error
+
+
+class _Interruptible:
+    """A connection that knows the cursor it gave out last: each one is a connection of its own."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+        self._cursor: duckdb.DuckDBPyConnection | None = None
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        self._cursor = self._connection.cursor()
+        return self._cursor
+
+    def interrupt(self) -> None:
+        if self._cursor is not None:
+            self._cursor.interrupt()
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 class DuckDBSession:

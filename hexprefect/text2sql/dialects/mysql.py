@@ -115,6 +115,11 @@ class MySQLAdapter:
             },
         )
 
+    def interrupt(self, connection: Any) -> None:
+        """Kill what runs on a connection, from a second one."""
+        with self.connect() as other, contextlib.closing(other.cursor()) as cursor:
+            cursor.execute(f"KILL QUERY {connection.thread_id()}")
+
     def visible_schemas(self, inspector: sqlalchemy.Inspector) -> tuple[str | None, ...]:
         """The URL's database first, then every other that the account sees and is not a system's.
 
@@ -219,12 +224,8 @@ class MySQLSession:
         running: Any = self._connection
         if running is None:
             return
-        with (
-            contextlib.suppress(CallerMistake, pymysql.Error),
-            self._adapter.connect() as other,
-            contextlib.closing(other.cursor()) as cursor,
-        ):
-            cursor.execute(f"KILL QUERY {running.thread_id()}")
+        with contextlib.suppress(CallerMistake, pymysql.Error):
+            self._adapter.interrupt(running)
 
     def close(self) -> None:
         """Close the connection."""

@@ -71,6 +71,10 @@ class PostgreSQLAdapter:
             },
         )
 
+    def interrupt(self, connection: psycopg.Connection[Any]) -> None:
+        """Cancel what runs on a connection of the reflection engine."""
+        connection.cancel_safe(timeout=_CANCEL_TIMEOUT_S)
+
     def visible_schemas(self, inspector: sqlalchemy.Inspector) -> tuple[str | None, ...]:
         """The default schema first, then every other one that is not the system's."""
         default = inspector.default_schema_name

@@ -88,6 +88,10 @@ class SQLiteAdapter:
             "sqlite://", creator=self._connect, poolclass=sqlalchemy.pool.NullPool
         )
 
+    def interrupt(self, connection: sqlite3.Connection) -> None:
+        """Stop what runs on a connection of the reflection engine."""
+        connection.interrupt()
+
     def visible_schemas(self, inspector: sqlalchemy.Inspector) -> tuple[str | None, ...]:
         """One: attached databases are not allowed."""
         return (None,)
