@@ -68,6 +68,7 @@ class Database:
         # Twice as many, so that an interrupt never waits behind what it is to stop.
         self._threads = anyio.CapacityLimiter(2 * limits.connections)
         self._idle: list[Session] = []
+        self._closing: set[asyncio.Future[None]] = set()
         self._schema: Schema | None = None
         self._schema_asked_at = 0.0
         self._schema_lock = asyncio.Lock()
@@ -146,7 +147,8 @@ class Database:
         """
         schema = await self.schema()
         try:
-            return check(sql, dialect=self.dialect, schema=schema)
+            # A long statement takes seconds. Not in `_threads`: an interrupt must never wait.
+            return await asyncio.to_thread(check, sql, dialect=self.dialect, schema=schema)
         except StatementRefused as refused:
             self.refusals.refuse(sql, refused)
             raise
@@ -169,10 +171,12 @@ class Database:
         return await self._run(statement.sql)
 
     async def close(self) -> None:
-        """Close every idle session."""
+        """Close every idle session, and wait for those that are being closed."""
         sessions, self._idle = self._idle, []
         for session in sessions:
-            await self._in_thread(session.close)
+            self._close_soon(session)
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=_GRACE_S)
 
     async def __aenter__(self) -> Self:
         return self
@@ -222,19 +226,31 @@ class Database:
         ):
             self._idle.append(session)
         else:
-            session.close()
+            self._close_soon(session)
 
     def _discard(self, session: Session, work: asyncio.Future[Rows]) -> None:
-        session.close()
+        self._close_soon(session)
         _forget(work)
+
+    def _close_soon(self, session: Session) -> None:
+        """Close a session in a thread: it may have to tell a server that does not answer."""
+        closing = asyncio.ensure_future(self._in_thread(session.close))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        closing.add_done_callback(_forget)
 
     async def _open(self) -> Session:
         opening = asyncio.ensure_future(self._in_thread(self.adapter.open))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(_close_opened)
+            opening.add_done_callback(self._close_opened)
             raise
+
+    def _close_opened(self, opening: asyncio.Future[Session]) -> None:
+        """Close a session that nobody waits for any more."""
+        if not opening.cancelled() and opening.exception() is None:
+            self._close_soon(opening.result())
 
     async def _in_thread(self, function: Callable[[], Result]) -> Result:
         return await anyio.to_thread.run_sync(function, limiter=self._threads)
@@ -268,9 +284,3 @@ def _forget(work: asyncio.Future[Result]) -> None:
     """Look at the outcome that nobody waits for any more; asyncio would warn otherwise."""
     if not work.cancelled():
         work.exception()
-
-
-def _close_opened(opening: asyncio.Future[Session]) -> None:
-    """Close a session that nobody waits for any more."""
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()

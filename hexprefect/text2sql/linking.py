@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+import anyio.to_thread
 import bm25s
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -92,7 +93,12 @@ async def link_by_model(book: PromptBook, schema: Schema, complete: Complete) ->
     An answer that cannot be read links nothing, which costs the hint and nothing else.
     """
     completion = await complete(linking_prompt(book))
-    answer = read_json(completion.text, _LinkingAnswer) or _LinkingAnswer()
+    # The schema's indexes are built the first time, and a catalogue may hold thousands of tables.
+    return await anyio.to_thread.run_sync(_links_of, completion.text, book.question, schema)
+
+
+def _links_of(text: str, question: str, schema: Schema) -> Links:
+    answer = read_json(text, _LinkingAnswer) or _LinkingAnswer()
     tables = [found for name in answer.tables if (found := _table(schema, name)) is not None]
     columns = []
     for name in answer.columns:
@@ -105,7 +111,7 @@ async def link_by_model(book: PromptBook, schema: Schema, complete: Complete) ->
     return Links(
         tables=tuple(dict.fromkeys(table.full_name for table in tables)),
         columns=tuple(dict.fromkeys(columns)),
-        values=value_index(schema).find(book.question, phrases=answer.values),
+        values=value_index(schema).find(question, phrases=answer.values),
         by_model=True,
     )
 

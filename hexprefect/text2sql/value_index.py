@@ -173,7 +173,9 @@ class ValueIndex:
 
 
 _indexes: WeakKeyDictionary[Schema, ValueIndex] = WeakKeyDictionary()
-_building = threading.Lock()
+_building: WeakKeyDictionary[Schema, threading.Lock] = WeakKeyDictionary()
+_lock = threading.Lock()
+"""Of the two before it, never held while an index is built."""
 _folder: Path | None = None
 
 
@@ -188,10 +190,19 @@ def keep_indexes_in(folder: Path | None) -> None:
 
 def value_index(schema: Schema) -> ValueIndex:
     """The index of a schema, built once for as long as the schema lives."""
-    with _building:
-        if schema not in _indexes:
-            _indexes[schema] = ValueIndex(schema, _file_of(schema))
-        return _indexes[schema]
+    with _lock:
+        if (known := _indexes.get(schema)) is not None:
+            return known
+        building = _building.setdefault(schema, threading.Lock())
+    # One builds, the others who ask the same schema wait for it.
+    with building:
+        with _lock:
+            known = _indexes.get(schema)
+        if known is None:
+            known = ValueIndex(schema, _file_of(schema))
+            with _lock:
+                _indexes[schema] = known
+        return known
 
 
 def _file_of(schema: Schema) -> Path | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hexprefect.errors import CallerMistake
 from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.errors import StatementFailed, StatementRefused
 from hexprefect.text2sql.limits import Limits
+from hexprefect.text2sql.rows import Rows
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n"
 
@@ -87,6 +89,45 @@ async def test_the_event_loop_runs_while_a_statement_does(shop_file: Path) -> No
         with pytest.raises(StatementFailed):
             await work
         assert turns > 5
+
+
+async def test_the_event_loop_runs_while_a_long_statement_is_checked(shop: Database) -> None:
+    await shop.schema()
+    numbers = ",".join(map(str, range(4_000)))
+    work = asyncio.create_task(shop.check(f"SELECT 1 WHERE 1 IN ({numbers})"))
+    turns = 0
+    while not work.done():
+        await asyncio.sleep(0.001)
+        turns += 1
+    assert (await work).sql
+    assert turns > 5
+
+
+class _Lost:
+    """A session whose connection is gone, and which takes its time to notice."""
+
+    def __init__(self) -> None:
+        self.closed_by: threading.Thread | None = None
+
+    def run(self, sql: str, *, limits: Limits) -> Rows:
+        raise StatementFailed("The server went away.", cause="connection")
+
+    def interrupt(self) -> None:
+        """Nothing runs."""
+
+    def close(self) -> None:
+        self.closed_by = threading.current_thread()
+
+
+async def test_a_session_is_closed_beside_the_event_loop(shop: Database) -> None:
+    lost = _Lost()
+    await shop.schema()
+    shop._idle.append(lost)
+    with pytest.raises(StatementFailed):
+        await shop.execute("SELECT 1")
+    assert (await shop.execute("SELECT 1")).rows == ((1,),)
+    await shop.close()
+    assert lost.closed_by not in (None, threading.main_thread())
 
 
 async def test_more_statements_than_sessions_wait_their_turn(shop_file: Path) -> None:

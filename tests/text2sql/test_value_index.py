@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import stat
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hexprefect.completion import Completion, Prompt
 from hexprefect.text2sql.database import Database
-from hexprefect.text2sql.linking import link_by_words
+from hexprefect.text2sql.linking import link_by_model, link_by_words
+from hexprefect.text2sql.prompting import PromptBook
+from hexprefect.text2sql.rendering import render_schema
 from hexprefect.text2sql.schema import Column, Schema, Table
 from hexprefect.text2sql.value_index import ValueIndex, keep_indexes_in, value_index
 
@@ -67,6 +75,51 @@ def test_an_exact_value_is_found_among_very_many() -> None:
     index = ValueIndex(schema_with(city=many))
     for value in draw.sample(many, 20):
         assert index.find(f"which shop is in {value} today")[0].value == value
+
+
+def test_an_index_that_is_being_built_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    large, small = schema_with(city=CITIES), schema_with(city=("Rome",))
+    begun, may_go_on = threading.Event(), threading.Event()
+    update = ValueIndex._update
+
+    def slowly(self: ValueIndex, connection: sqlite3.Connection, schema: Schema) -> None:
+        if schema is large:
+            begun.set()
+            assert may_go_on.wait(60)
+        update(self, connection, schema)
+
+    monkeypatch.setattr(ValueIndex, "_update", slowly)
+    with ThreadPoolExecutor(2) as threads:
+        first, second = [threads.submit(value_index, large) for _ in range(2)]
+        assert begun.wait(60)
+        try:
+            other = threading.Thread(target=value_index, args=(small,), daemon=True)
+            other.start()
+            other.join(60)
+            assert not other.is_alive()
+        finally:
+            may_go_on.set()
+        assert first.result() is second.result()
+
+
+async def test_links_are_looked_up_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = schema_with(city=CITIES)
+    looked_up: list[threading.Thread] = []
+    find = ValueIndex.find
+
+    def watched(self: ValueIndex, question: str, *, phrases: Iterable[str] = ()) -> Any:
+        looked_up.append(threading.current_thread())
+        return find(self, question, phrases=phrases)
+
+    async def complete(prompt: Prompt) -> Completion:
+        return Completion('{"tables": ["place"], "columns": [], "values": ["Oslo"]}', 1, 1)
+
+    monkeypatch.setattr(ValueIndex, "find", watched)
+    rendered = render_schema(schema, token_budget=1_000)
+    book = PromptBook(schema.dialect, rendered, "Who lives in Oslo?", "")
+    links = await link_by_model(book, schema, complete)
+    assert [item.value for item in links.values] == ["Oslo"]
+    assert threading.main_thread() not in looked_up
 
 
 def test_only_what_changed_is_indexed_anew(tmp_path: Path) -> None:
