@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import threading
@@ -206,6 +207,34 @@ async def test_the_schema_is_read_once_and_again_when_asked(
     after = await shop.schema(refresh=True)
     assert after.fingerprint != before.fingerprint
     assert (await shop.execute("SELECT email FROM customer LIMIT 1")).rows == ((None,),)
+
+
+async def test_statements_see_the_file_that_took_the_place_of_the_first(
+    shop: Database, shop_file: Path
+) -> None:
+    assert (await shop.execute("SELECT COUNT(*) FROM customer")).rows == ((3,),)
+    other = shop_file.with_name("other.sqlite")
+    with contextlib.closing(sqlite3.connect(other)) as file:
+        file.executescript("CREATE TABLE customer (email TEXT); INSERT INTO customer VALUES ('a')")
+    os.replace(other, shop_file)
+    await shop.schema(refresh=True)
+    assert (await shop.execute("SELECT email FROM customer")).rows == (("a",),)
+    # It is behind the same walls.
+    with pytest.raises(StatementFailed) as caught:
+        await shop._run("SELECT load_extension('x')")
+    assert caught.value.cause == "forbidden"
+
+
+async def test_a_file_that_took_the_place_and_is_no_database_is_said_so(
+    shop: Database, shop_file: Path
+) -> None:
+    await shop.schema()
+    letter = shop_file.with_name("letter")
+    letter.write_text("Dear all, this is not a database. " * 100)
+    os.replace(letter, shop_file)
+    with pytest.raises(StatementFailed, match="was replaced") as caught:
+        await shop.execute("SELECT 1")
+    assert caught.value.cause == "connection"
 
 
 async def test_there_is_no_public_way_around_the_guard(shop: Database) -> None:

@@ -12,3 +12,12 @@ def file_state(path: Path) -> str:
     except FileNotFoundError:
         return ""
     return f"{state.st_ino}:{state.st_size}:{state.st_mtime_ns}"
+
+
+def file_identity(path: Path) -> str:
+    """Changes when another file takes the place of one, not when it is written; empty without."""
+    try:
+        state = path.stat()
+    except OSError:
+        return ""
+    return f"{state.st_dev}:{state.st_ino}"

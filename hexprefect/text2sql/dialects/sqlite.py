@@ -12,7 +12,7 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,7 +22,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from hexprefect.errors import CallerMistake
-from hexprefect.text2sql.dialects.files import file_state
+from hexprefect.text2sql.dialects.files import file_identity, file_state
 from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.limits import Limits
 from hexprefect.text2sql.rows import RowCollector, Rows
@@ -80,7 +80,7 @@ class SQLiteAdapter:
 
     def open(self) -> SQLiteSession:
         """Open a session for foreign statements."""
-        return SQLiteSession(self._connect())
+        return SQLiteSession(self._connect, self.path)
 
     def reflection_engine(self) -> sqlalchemy.Engine:
         """Engine over the same file, read-only. No authorizer: it runs only SQLAlchemy's SQL."""
@@ -143,22 +143,45 @@ class SQLiteAdapter:
 
 
 class SQLiteSession:
-    """One read-only connection behind the authorizer."""
+    """One read-only connection behind the authorizer; another one when another file is there."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, connect: Callable[[], sqlite3.Connection], path: Path) -> None:
+        self._connect = connect
+        self._path = path
         self._deadline = float("inf")
         self._stop = threading.Event()
         self._forbidden: str | None = None
+        self._file = file_identity(path)
+        self._connection = self._guarded(connect())
+
+    def _guarded(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         _connect_virtual_tables(connection)
         for limit, value in _LIMITS:
             connection.setlimit(limit, value)
         connection.set_authorizer(self._authorize)
         connection.set_progress_handler(self._must_stop, _OPERATIONS_BETWEEN_CLOCK_CHECKS)
+        return connection
+
+    def _follow_the_file(self) -> None:
+        """Open the file that has taken the place of the one that is open; none means it stays."""
+        there = file_identity(self._path)
+        if there in ("", self._file):
+            return
+        try:
+            fresh = self._guarded(self._connect())
+        except CallerMistake as mistake:
+            raise StatementFailed(
+                f"SQLite: the file was replaced, and the new one fails: {mistake.problem}",
+                cause="connection",
+                remedy=mistake.remedy,
+            ) from mistake
+        replaced, self._connection, self._file = self._connection, fresh, there
+        replaced.close()
 
     def run(self, sql: str, *, limits: Limits) -> Rows:
         """Run one statement; see `Session.run`."""
+        self._follow_the_file()
         started = time.monotonic()
         self._deadline = started + limits.timeout_s
         self._stop.clear()
