@@ -11,6 +11,7 @@ import pytest
 
 from hexprefect.errors import CallerMistake
 from hexprefect.text2sql.database import Database
+from hexprefect.text2sql.dialects.postgresql import _explain
 from hexprefect.text2sql.errors import StatementFailed, StatementRefused
 from hexprefect.text2sql.limits import Limits
 
@@ -105,6 +106,46 @@ async def test_cancelling_the_wait_cancels_on_the_server(postgres_server: str) -
             await work
         assert active_statements(postgres_server) == []
         assert (await database.execute("SELECT 1")).rows == ((1,),)
+
+
+@pytest.mark.parametrize("when", ["while it runs", "while it is idle"])
+async def test_a_session_that_the_server_ended_is_no_mistake_of_the_statement(
+    postgres_server: str, when: str
+) -> None:
+    slow = "SELECT COUNT(*) FROM generate_series(1, 100000000) a, generate_series(1, 1000) b"
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = "
+    async with await Database.connect(postgres_server, limits=Limits(connections=1)) as database:
+        await database.schema()
+        if when == "while it runs":
+            work = asyncio.create_task(database.execute(slow))
+            await until_active(postgres_server)
+        with psycopg.connect(postgres_server, autocommit=True) as connection:
+            connection.execute((end + "'hexprefect'").encode())
+        if when == "while it is idle":
+            work = asyncio.create_task(database.execute("SELECT 1"))
+        with pytest.raises(StatementFailed) as caught:
+            await work
+        assert caught.value.cause == "connection"
+        assert (await database.execute("SELECT 1")).rows == ((1,),)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (psycopg.errors.AdminShutdown, "connection"),
+        (psycopg.errors.CrashShutdown, "connection"),
+        (psycopg.errors.CannotConnectNow, "connection"),
+        (psycopg.errors.ConnectionFailure, "connection"),
+        (psycopg.errors.IoError, "connection"),
+        (psycopg.OperationalError, "connection"),
+        (psycopg.errors.OutOfMemory, "error"),
+        (psycopg.errors.SyntaxError, "error"),
+        (psycopg.errors.QueryCanceled, "timeout"),
+        (psycopg.errors.InsufficientPrivilege, "forbidden"),
+    ],
+)
+def test_the_cause_is_told_by_the_code(error: type[psycopg.Error], cause: str) -> None:
+    assert _explain(error("It failed."), Limits()).cause == cause
 
 
 async def test_rows_are_capped_without_reading_the_rest(postgres_server: str) -> None:

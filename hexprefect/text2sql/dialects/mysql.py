@@ -326,7 +326,19 @@ _WALLS = frozenset(
         ER.OPTION_PREVENTS_STATEMENT,
     }
 )
-_LOST = frozenset({CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, 0, 2014})
+_LOST = frozenset(
+    {
+        CR.CR_SERVER_GONE_ERROR,
+        CR.CR_SERVER_LOST,
+        0,
+        2014,  # Commands out of sync.
+        ER.SERVER_SHUTDOWN,
+        ER.FORCING_CLOSE,
+        ER.NEW_ABORTING_CONNECTION,
+        1927,  # ER_CONNECTION_KILLED
+        4031,  # ER_CLIENT_INTERACTION_TIMEOUT
+    }
+)
 
 
 def _explain(error: pymysql.Error, limits: Limits) -> StatementFailed:

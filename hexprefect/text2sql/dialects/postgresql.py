@@ -29,6 +29,21 @@ _READ_EVERYTHING_ROLE = "pg_read_all_data"
 _FIRST_VERSION_WITH_READ_ROLE = 140_000
 
 
+_CLASSES_OF_THE_CONNECTION = ("08", "58")
+_STATES_OF_THE_CONNECTION = frozenset(
+    {
+        "57P01",  # admin_shutdown
+        "57P02",  # crash_shutdown
+        "57P03",  # cannot_connect_now
+        "57P04",  # database_dropped
+        "57P05",  # idle_session_timeout
+        "25P03",  # idle_in_transaction_session_timeout
+        "25P04",  # transaction_timeout
+    }
+)
+"""https://www.postgresql.org/docs/current/errcodes-appendix.html"""
+
+
 class PostgreSQLAdapter:
     """A PostgreSQL database named by a SQLAlchemy URL, with psycopg whatever driver it names."""
 
@@ -199,11 +214,19 @@ def _explain(error: psycopg.Error, limits: Limits) -> StatementFailed:
             )
         case psycopg.errors.ReadOnlySqlTransaction() | psycopg.errors.InsufficientPrivilege():
             return StatementFailed(f"PostgreSQL: {message}", cause="forbidden")
-        case psycopg.OperationalError() if error.sqlstate is None:
+        case _ if _is_of_the_connection(error):
             return StatementFailed(f"PostgreSQL: {message}", cause="connection")
         case _:
             hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
             return StatementFailed(f"PostgreSQL: {message}.{hint}")
+
+
+def _is_of_the_connection(error: psycopg.Error) -> bool:
+    """Whether no other statement would help: the server is gone, going, or ended the session."""
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return state.startswith(_CLASSES_OF_THE_CONNECTION) or state in _STATES_OF_THE_CONNECTION
 
 
 def _without_password(message: str, url: sqlalchemy.URL) -> str:
