@@ -58,7 +58,9 @@ async def tune_alpha(
 
     Returns:
         Completed with the choice and the curve. Completed with the name `NothingToTune` when the
-        window is too small, or round-robin was better than every α; then nothing is written.
+        window is too small, or nothing was better than the present policy; then nothing is written.
+        Where round-robin was better than every α, which no store can dispatch by, the choice is
+        still the best of them, and the message says so.
     """
     try:
         store = await asyncio.to_thread(_open_store, store_url)
@@ -70,29 +72,14 @@ async def tune_alpha(
             window, tuning = await asyncio.to_thread(_tune, store, since, objective, jointly)
         except NothingRecorded as nothing:
             return Completed(name="NothingToTune", message=str(nothing), data={"tuned": False})
-        record = {"tuned": False, "queries": len(window.queries), **tuning.as_record()}
+        except HexprefectError as mistake:
+            return Failed(message=str(mistake))
         await acreate_markdown_artifact(
-            curve_markdown(window, tuning),
+            curve_markdown(window, tuning, jointly=jointly),
             key="alpha-curve",
             description=f"P95 over α on the last {len(window.queries)} queries.",
         )
-        if not tuning.policy.tunes_alpha:
-            return Completed(
-                name="NothingToTune",
-                message="Round-robin was better than every α on this window; α stays.",
-                data=record,
-            )
-        if not dry_run:
-            await store.run(
-                lambda tx: set_policy(
-                    tx,
-                    settings_of(tuning.policy, tx.settings),
-                    reason=f"tuned for {objective} on {len(window.queries)} queries",
-                    evidence=tuning.as_record(),
-                )
-            )
-        record["tuned"] = not dry_run
-        return Completed(message=f"α = {tuning.policy.alpha:g}", data=record)
+        return await _follow(store, window, tuning, dry_run=dry_run)
     finally:
         await asyncio.to_thread(store.close)
 
@@ -175,27 +162,86 @@ def p95(window: Window) -> float:
     return float(np.percentile(window.latency_s, 95))
 
 
-def curve_markdown(window: Window, tuning: Tuning) -> str:
-    """The curve of α as a table, the choice marked."""
+def curve_markdown(window: Window, tuning: Tuning, *, jointly: bool = False) -> str:
+    """The points as a table in the order of α, the choice and the present policy marked.
+
+    Args:
+        window: what was replayed.
+        tuning: what was found.
+        jointly: whether to show what else differs between the points.
+    """
 
     def line(point: Point) -> str:
-        alpha = f"{point.policy.alpha:g}" if point.policy.tunes_alpha else "round-robin"
-        mark = " ← chosen" if point == tuning.best else ""
-        return (
-            f"| {alpha}{mark} | {point.p95_s:.2f} | {point.mean_s:.2f} | "
-            f"{100 * point.slo_attainment:.1f} % |"
-        )
+        return "| " + " | ".join([*_names(point, tuning), *_figures(point, jointly)]) + " |"
 
+    columns = ["α", "", *(_JOINT_COLUMNS if jointly else ()), "P95 s", "mean s", "SLO attainment"]
     points = sorted(tuning.points, key=lambda point: (point.policy.tunes_alpha, point.policy.alpha))
     return "\n".join(
         [
             f"{len(window.queries)} queries at {window.rate:.3g} a second, replayed.",
+            *(["", _round_robin_note(tuning)] if tuning.round_robin_wins else []),
             "",
-            "| α | P95 s | mean s | SLO attainment |",
-            "| --- | --- | --- | --- |",
+            f"| {' | '.join(columns)} |",
+            "| --- " * len(columns) + "|",
             *map(line, points),
         ]
     )
+
+
+_JOINT_COLUMNS = ("order", "slowdown", "late penalty", "stretch")
+
+
+def _names(point: Point, tuning: Tuning) -> tuple[str, str]:
+    marks = ["← chosen"] if point.policy == tuning.best_tuned.policy else []
+    if point.policy == tuning.present.policy:
+        marks.append("present")
+    alpha = f"{point.policy.alpha:g}" if point.policy.tunes_alpha else "round-robin"
+    return alpha, ", ".join(marks)
+
+
+def _figures(point: Point, jointly: bool) -> list[str]:
+    policy = point.policy
+    differing: list[str] = []
+    if jointly:
+        limits = (policy.slowdown, policy.late_penalty, policy.stretch)
+        differing = [policy.order, *("none" if each is None else f"{each:g}" for each in limits)]
+    return [
+        *differing,
+        f"{point.p95_s:.2f}",
+        f"{point.mean_s:.2f}",
+        f"{100 * point.slo_attainment:.1f} %",
+    ]
+
+
+def _round_robin_note(tuning: Tuning) -> str:
+    return f"Round-robin would have been better on this window: {tuning.comparison}."
+
+
+async def _follow(
+    store: Store, window: Window, tuning: Tuning, *, dry_run: bool
+) -> State[dict[str, Any]]:
+    """Write the best α that a store can dispatch by, where it is better than the present policy."""
+    chosen, present = tuning.best_tuned, tuning.present
+    better = chosen.policy != present.policy
+    # The choice of the record is what the store does next, never round-robin.
+    evidence = {**tuning.as_record(), "choice": chosen.as_record()}
+    note = _round_robin_note(tuning) if tuning.round_robin_wins else ""
+    if better and not dry_run:
+        reason = f"tuned for {tuning.objective} on {len(window.queries)} queries"
+        await store.run(
+            lambda tx: set_policy(
+                tx,
+                settings_of(chosen.policy, tx.settings),
+                reason=f"{reason}; round-robin would have been better" if note else reason,
+                evidence=evidence,
+            )
+        )
+    record = {"tuned": better and not dry_run, "queries": len(window.queries), **evidence}
+    if not better:
+        message = f"Nothing is better than the present policy, α = {present.policy.alpha:g}. {note}"
+        return Completed(name="NothingToTune", message=message.rstrip(), data=record)
+    message = f"α = {chosen.policy.alpha:g}"
+    return Completed(message=f"{message}. {note}" if note else message, data=record)
 
 
 def _tune(store: Store, since: float, objective: Objective, jointly: bool) -> tuple[Window, Tuning]:
@@ -218,15 +264,7 @@ def _tune(store: Store, since: float, objective: Objective, jointly: bool) -> tu
 
 def _two_windows(store: Store, now: float, seconds: float) -> tuple[Window, Window]:
     def look(since: float, until: float) -> Window:
-        whole = store.read(lambda c: read_window(c, since=since))
-        kept = [
-            (query, latency)
-            for query, latency in zip(whole.queries, whole.latency_s, strict=True)
-            if (query.arrived_at or 0.0) < until
-        ]
-        if len(kept) < 2:
-            raise NothingRecorded("there are no two windows of answered queries to compare")
-        return Window(tuple(q for q, _ in kept), tuple(x for _, x in kept), whole.rate)
+        return store.read(lambda c: read_window(c, since=since, until=until))
 
     return look(now - 2 * seconds, now - seconds), look(now - seconds, now)
 

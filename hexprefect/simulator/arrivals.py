@@ -6,7 +6,7 @@
 | `gamma:CV` | gaps of a gamma distribution with coefficient of variation `CV`: above 1, bursts |
 | `deterministic` | one each `1/rate` seconds |
 | `phases:RATExSECONDS,…` | Poisson, the rate changing by phase and repeating: `phases:2x30,30x10` |
-| `recorded` | the moments of the workload, sped up so that their mean rate is the given one |
+| `recorded` | each query at its own moment, stretched so that the mean rate is the given one |
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from hexprefect.errors import HexprefectError
+
+_LEAST_VARIATION, _MOST_VARIATION = 0.01, 100.0
+"""Of a gamma distribution whose gaps floats can tell apart."""
 
 ArrivalKind = Literal["poisson", "gamma", "deterministic", "phases", "recorded"]
 
@@ -35,6 +39,13 @@ class Arrivals:
     phases: tuple[tuple[float, float], ...] = ()
     """`(queries a second, seconds)` of each phase (`phases`)."""
 
+    @property
+    def phases_rate(self) -> float:
+        """Queries a second over all phases (`phases`)."""
+        return sum(rate * seconds for rate, seconds in self.phases) / sum(
+            seconds for _, seconds in self.phases
+        )
+
 
 def parse_arrivals(text: str) -> Arrivals:
     """Read the text form.
@@ -48,14 +59,14 @@ def parse_arrivals(text: str) -> Arrivals:
             return Arrivals(kind=kind)  # type: ignore[arg-type]
         if kind == "gamma":
             variation = float(rest)
-            if variation > 0:
+            if _LEAST_VARIATION <= variation <= _MOST_VARIATION:
                 return Arrivals(kind="gamma", variation=variation)
         if kind == "phases":
             phases = []
             for phase in rest.split(","):
                 rate, _, seconds = phase.partition("x")
                 phases.append((float(rate), float(seconds)))
-            if all(rate >= 0 and seconds > 0 for rate, seconds in phases) and any(
+            if all(0 <= rate < inf and 0 < seconds < inf for rate, seconds in phases) and any(
                 rate > 0 for rate, _ in phases
             ):
                 return Arrivals(kind="phases", phases=tuple(phases))
@@ -63,7 +74,8 @@ def parse_arrivals(text: str) -> Arrivals:
         pass
     raise BadArrivals(
         f"{text!r} is no arrival process.",
-        remedy="Use poisson, gamma:CV, deterministic, phases:RATExSECONDS,… or recorded.",
+        remedy=f"Use poisson, gamma:CV with CV from {_LEAST_VARIATION:g} to {_MOST_VARIATION:g}, "
+        "deterministic, phases:RATExSECONDS,… or recorded.",
     )
 
 
@@ -76,12 +88,12 @@ def moments(
         arrivals: the process.
         rate: queries a second; `phases` has its own rates and does not read it.
         seed: of the process's own random numbers.
-        recorded: moments of the workload, for `recorded`.
+        recorded: moments of the workload, in order, for `recorded`.
 
     Raises:
-        BadArrivals: for a rate that is not positive, or a recording without moments.
+        BadArrivals: for a rate that is not positive and finite, or a recording without moments.
     """
-    if arrivals.kind != "phases" and not rate > 0:
+    if arrivals.kind != "phases" and not 0 < rate < inf:
         raise BadArrivals(f"the rate is {rate}", remedy="Give a positive rate in queries a second.")
     rng = random.Random(f"arrivals {seed}")
     match arrivals.kind:
@@ -116,12 +128,20 @@ def _phases(phases: Sequence[tuple[float, float]], rng: random.Random) -> Iterat
             begin += seconds
 
 
-def _recorded(recorded: Sequence[float], rate: float) -> Iterator[float]:
+def recorded_rate(recorded: Sequence[float]) -> float:
+    """Queries a second from the first of some moments, in order, to the last; where no time passes,
+    as many as there are."""
     if len(recorded) < 2 or recorded[-1] <= recorded[0]:
+        return float(len(recorded))
+    return (len(recorded) - 1) / (recorded[-1] - recorded[0])
+
+
+def _recorded(recorded: Sequence[float], rate: float) -> Iterator[float]:
+    if not recorded:
         raise BadArrivals(
-            "the workload has no recorded arrivals",
+            "the workload has no recorded arrivals.",
             remedy="Use a JSONL workload with `arrived_at`, or another arrival process.",
         )
-    stretch = (len(recorded) - 1) / (recorded[-1] - recorded[0]) / rate
+    stretch = recorded_rate(recorded) / rate
     for moment in recorded:
         yield (moment - recorded[0]) * stretch

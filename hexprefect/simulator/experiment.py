@@ -8,10 +8,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from hexprefect.scheduling import Profile
-from hexprefect.simulator.arrivals import Arrivals, moments
+from hexprefect.simulator.arrivals import Arrivals, BadArrivals, moments
 from hexprefect.simulator.cluster import Cluster
 from hexprefect.simulator.knowledge import Knowledge
 from hexprefect.simulator.outcome import Outcome, Summary
@@ -35,6 +36,23 @@ def _tables_for(profiles: tuple[Profile, ...]) -> Tables:
     return Tables(profiles)
 
 
+def in_order_of_arrival(queries: Sequence[Query]) -> tuple[tuple[Query, ...], tuple[float, ...]]:
+    """The queries of a recording in order of their moments, those of one moment in the order given;
+    and the moments.
+
+    Raises:
+        BadArrivals: when a query has none, saying how many.
+    """
+    timed = [(query.arrived_at, query) for query in queries if query.arrived_at is not None]
+    if len(timed) < len(queries):
+        raise BadArrivals(
+            f"{len(queries) - len(timed)} of {len(queries)} queries have no recorded arrival.",
+            remedy="Give each its `arrived_at`, or use another arrival process.",
+        )
+    timed.sort(key=itemgetter(0))
+    return tuple(query for _, query in timed), tuple(moment for moment, _ in timed)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """Everything that one simulation depends on; the same experiment gives the same outcome."""
@@ -53,12 +71,18 @@ class Experiment:
     check_laws: bool = False
 
     def arriving(self) -> Iterator[tuple[float, Query]]:
-        """`(moment, query)`: the trace in its order, again and again, at drawn moments."""
-        queries = self.queries
-        recorded = [query.arrived_at for query in queries if query.arrived_at is not None]
-        number = self.number or max(len(queries), LEAST_QUERIES)
+        """`(moment, query)`: the trace in its order, again and again, at drawn moments; a recording
+        once, each query at its own moment.
+
+        Raises:
+            BadArrivals: for a recording in which a query has no moment.
+        """
         if self.arrivals.kind == "recorded":
-            number = min(number, len(recorded))
+            queries, recorded = in_order_of_arrival(self.queries)
+            number = min(self.number or len(queries), len(queries))
+        else:
+            queries, recorded = self.queries, ()
+            number = self.number or max(len(queries), LEAST_QUERIES)
         at = moments(self.arrivals, self.rate, self.seed, recorded)
         for place, moment in enumerate(islice(at, number)):
             yield moment, queries[place % len(queries)]

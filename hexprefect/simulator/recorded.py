@@ -9,34 +9,35 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, bindparam, create_engine, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from hexprefect.errors import HexprefectError
 from hexprefect.scheduling import Decision, Profile
+from hexprefect.simulator.arrivals import recorded_rate
 from hexprefect.simulator.cluster import Cluster, Instance
 from hexprefect.simulator.engine_values import EngineOptions
 from hexprefect.simulator.workload import Call, Query
 
 T = TypeVar("T")
 
-_QUERIES = text(
+_NEWEST_QUERIES = text(
     'SELECT id, tenant, "database", slo_s, arrived_at, ended_at FROM queries '
-    "WHERE state = 'answered' AND arrived_at >= :since AND ended_at IS NOT NULL "
-    "ORDER BY arrived_at, id LIMIT :most"
+    "WHERE state = 'answered' AND arrived_at >= :since AND arrived_at < :until "
+    "AND ended_at IS NOT NULL ORDER BY arrived_at DESC, id DESC LIMIT :most"
 )
-_REQUESTS = text(
-    "SELECT r.id, r.query_id, r.stage, r.needs, r.input_tokens, r.actual_input_tokens, "
-    "r.actual_output_tokens, r.prefix, r.ready_at FROM requests r "
-    "JOIN queries q ON q.id = r.query_id "
-    "WHERE q.state = 'answered' AND q.arrived_at >= :since AND r.state = 'finished' "
-    "ORDER BY r.ready_at, r.id"
-)
+_THEIR_REQUESTS = text(
+    "SELECT id, query_id, stage, needs, input_tokens, actual_input_tokens, "
+    "actual_output_tokens, prefix, ready_at FROM requests "
+    "WHERE query_id IN :queries AND state = 'finished' ORDER BY ready_at, id"
+).bindparams(bindparam("queries", expanding=True))
+# Dispatch appoints to these alone; to a draining instance it gives nothing.
 _INSTANCES = text(
     "SELECT name, profile, learned_profile, slots, admission_depth FROM instances "
-    "WHERE state <> 'dead' ORDER BY name"
+    "WHERE state IN ('alive', 'suspect') ORDER BY name"
 )
 
 
@@ -76,17 +77,26 @@ def from_store(url: str, read: Callable[[Connection], T]) -> T:
         ) from None
 
 
-def read_window(connection: Connection, *, since: float = 0.0, most: int = 1000) -> Window:
-    """The answered queries that arrived since a moment (seconds since the epoch).
+def read_window(
+    connection: Connection, *, since: float = 0.0, until: float = inf, most: int = 1000
+) -> Window:
+    """The newest answered queries of a stretch of time.
+
+    Args:
+        connection: to a store's database.
+        since: the earliest arrival, in seconds since the epoch.
+        until: no arrival at this moment or later.
+        most: how many queries at most, the newest.
 
     Raises:
         NothingRecorded: when there are fewer than two.
     """
-    queries = connection.execute(_QUERIES, {"since": since, "most": most}).mappings()
-    requests = connection.execute(_REQUESTS, {"since": since}).mappings()
+    bounds = {"since": since, "until": until, "most": most}
+    newest = connection.execute(_NEWEST_QUERIES, bounds).mappings().all()
+    theirs = {"queries": [row["id"] for row in newest]}
     return window_from_rows(
-        [{**row} for row in queries],
-        [{**row} for row in requests],
+        [{**row} for row in reversed(newest)],
+        [{**row} for row in connection.execute(_THEIR_REQUESTS, theirs).mappings()],
     )
 
 
@@ -126,9 +136,8 @@ def window_from_rows(
             f"the window holds {len(recorded)} answered queries; tuning needs at least 2.",
             remedy="Choose a longer window, or ask some questions first.",
         )
-    first, last = recorded[0].arrived_at or 0.0, recorded[-1].arrived_at or 0.0
-    rate = (len(recorded) - 1) / (last - first) if last > first else float(len(recorded))
-    return Window(tuple(recorded), tuple(latencies), rate)
+    moments = [query.arrived_at for query in recorded if query.arrived_at is not None]
+    return Window(tuple(recorded), tuple(latencies), recorded_rate(moments))
 
 
 def _calls(rows: Sequence[Mapping[str, Any]]) -> tuple[Call, ...]:
@@ -148,14 +157,18 @@ def _calls(rows: Sequence[Mapping[str, Any]]) -> tuple[Call, ...]:
 
 
 def read_cluster(connection: Connection) -> Cluster:
-    """The instances of the store, with the profiles that dispatch uses now: learned, or described.
+    """The instances of the store that dispatch appoints to, with the profiles that it uses now:
+    learned, or described.
 
     Raises:
         NothingRecorded: when there is none.
     """
     rows = connection.execute(_INSTANCES).mappings().all()
     if not rows:
-        raise NothingRecorded("the store knows no instance", remedy="Add one, then tune.")
+        raise NothingRecorded(
+            "the store knows no instance that is alive.",
+            remedy="Add one, or resume one: `hexprefect instances list` has their states.",
+        )
     return Cluster(
         "recorded",
         tuple(

@@ -4,7 +4,8 @@ A window of queries is replayed for each point of a grid, then of a finer grid a
 points of a grid race: after each seed of the arrivals the worse of them drop out, so that most of
 the time goes to those that may still win (successive halving, as Jamieson and Talwalkar, arXiv
 1502.07943). Three laws hold: the choice is never worse than round-robin on the window, nor than any
-other point that ran with all seeds; and the same window and seeds give the same choice.
+other point that ran with all seeds, the policy to begin with among them; and the same window and
+seeds give the same choice. Who cannot dispatch round-robin takes `Tuning.best_tuned`.
 """
 
 from __future__ import annotations
@@ -92,18 +93,40 @@ class Tuning:
     best: Point
     """The choice; round-robin itself where nothing was better on the window."""
     round_robin: Point
+    best_tuned: Point
+    """The best point that has an α: the choice, except where round-robin is."""
+    present: Point
+    """The policy to begin with."""
 
     @property
     def policy(self) -> Policy:
         """The chosen policy."""
         return self.best.policy
 
+    @property
+    def round_robin_wins(self) -> bool:
+        """Whether every α was worse than round-robin on the window."""
+        return self.best is self.round_robin
+
+    @property
+    def comparison(self) -> str:
+        """Round-robin's figures beside those of the best α, in words."""
+        theirs, ours = (
+            f"P95 {point.p95_s:.2f} s, mean {point.mean_s:.2f} s, "
+            f"attainment {100 * point.slo_attainment:.1f} %"
+            for point in (self.round_robin, self.best_tuned)
+        )
+        return f"{theirs}, against {ours} with α = {self.best_tuned.policy.alpha:g}"
+
     def as_record(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
             "objective": self.objective,
             "choice": self.best.as_record(),
+            "best_tuned": self.best_tuned.as_record(),
+            "present": self.present.as_record(),
             "round_robin": self.round_robin.as_record(),
+            "round_robin_wins": self.round_robin_wins,
             "grid": [point.as_record() for point in self.points],
         }
 
@@ -144,18 +167,18 @@ def tune(
     if not alphas or not seeds or not all(0 <= alpha <= 1 for alpha in alphas):
         raise CannotTune("tuning needs at least one seed, and values of α between 0 and 1")
     search = _Search(window, objective, tuple(seeds), orders, cores, progress)
-    [round_robin] = search.measure([POLICIES["rr-fcfs"]], seeds=len(seeds))
+    round_robin, present = search.measure([POLICIES["rr-fcfs"], window.policy], seeds=len(seeds))
     if jointly:
-        best = search.around(window.policy)
+        tuned = search.around(present)
     else:
-        best = search.race([replace(window.policy, alpha=alpha) for alpha in alphas])
-    near = (round(best.policy.alpha + step, 3) for step in _FINE)
-    best = search.challenge(
-        best, [replace(best.policy, alpha=alpha) for alpha in near if 0 <= alpha <= 1]
+        grid = [replace(window.policy, alpha=alpha) for alpha in alphas]
+        tuned = search.challenge(present, grid)
+    near = (round(tuned.policy.alpha + step, 3) for step in _FINE)
+    tuned = search.challenge(
+        tuned, [replace(tuned.policy, alpha=alpha) for alpha in near if 0 <= alpha <= 1]
     )
-    if round_robin.cost(objective) < best.cost(objective):
-        best = round_robin
-    return Tuning(objective, tuple(search.points), best, round_robin)
+    best = round_robin if round_robin.cost(objective) < tuned.cost(objective) else tuned
+    return Tuning(objective, tuple(search.points), best, round_robin, tuned, present)
 
 
 class _Search:
@@ -218,9 +241,8 @@ class _Search:
     def _cost(self, point: Point) -> tuple[float, float]:
         return point.cost(self._objective)
 
-    def around(self, policy: Policy) -> Point:
+    def around(self, best: Point) -> Point:
         """One dimension after the other, each at its best given the others."""
-        best = self.race([policy])
         for _ in range(_ROUNDS):
             before = best
             for options in (_depths, _overloads, _order_options, _alphas):

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, create_engine, event, insert, text
 
-from hexprefect.scheduling import dispatch
+from hexprefect.scheduling import Profile, dispatch
 from hexprefect.simulator.recorded import (
     NothingRecorded,
+    Window,
     changed_decisions,
     read_cluster,
     read_window,
     window_from_rows,
 )
+from hexprefect.store import Store, tables
+from hexprefect.store.load import profile_columns
+from hexprefect.store.transaction import Transaction
 
 
 def query_row(number: int, arrived_at: float) -> dict[str, object]:
@@ -107,6 +113,103 @@ def test_the_tables_are_read_by_name() -> None:
     assert cluster.instances[0].options.slots == 4
     assert cluster.profiles[0].output_s_per_token == 0.02
     assert cluster.profiles[0].input_s_per_token == 0.5  # as learned, not as described
+
+
+def enter_queries(store: Store, moments: list[float]) -> None:
+    """Answered queries of one call each, as long as the query's number plus one."""
+    queries = [
+        {
+            "id": f"q{number}",
+            "tenant": "default",
+            "database": "d",
+            "owner": "p",
+            "slo_s": 30.0,
+            "arrived_at": moment,
+            "deadline": moment + 30.0,
+            "state": "answered",
+            "ended_at": moment + 4.0,
+        }
+        for number, moment in enumerate(moments)
+    ]
+    requests = [
+        {
+            "id": f"r{number}",
+            "query_id": f"q{number}",
+            "stage": "s",
+            "needs": [],
+            "state": "finished",
+            "owner": "p",
+            "input_tokens": number + 1,
+            "predicted_output_tokens": 5.0,
+            "kv_tokens": 10,
+            "prefix": [],
+            "submitted_at": moment,
+            "ready_at": moment,
+            "budget_s": 1.0,
+            "latest_start": moment,
+            "order_key": moment,
+        }
+        for number, moment in enumerate(moments)
+    ]
+
+    def write(tx: Transaction) -> None:
+        tx.connection.execute(insert(tables.queries), queries)
+        tx.connection.execute(insert(tables.requests), requests)
+
+    store.transact(write)
+
+
+def lengths(window: Window) -> list[int]:
+    return [call.input_tokens for query in window.queries for call in query.calls]
+
+
+def test_the_newest_queries_of_a_stretch_are_read_in_order_of_arrival(
+    store_url: str, open_store: Callable[[str], Store]
+) -> None:
+    store = open_store(store_url)
+    enter_queries(store, [100.0, 400.0, 300.0, 200.0, 500.0, 300.0])
+    newest = store.read(lambda c: read_window(c, most=4))
+    assert [query.arrived_at for query in newest.queries] == [300.0, 300.0, 400.0, 500.0]
+    assert lengths(newest) == [3, 6, 2, 5]
+    between = store.read(lambda c: read_window(c, since=200.0, until=400.0))
+    assert [query.arrived_at for query in between.queries] == [200.0, 300.0, 300.0]
+    assert between.rate == pytest.approx(0.02)
+    newest_between = store.read(lambda c: read_window(c, since=100.0, until=400.0, most=2))
+    assert lengths(newest_between) == [3, 6]
+
+
+def test_only_the_requests_of_the_queries_taken_are_read(
+    store_url: str, open_store: Callable[[str], Store]
+) -> None:
+    store = open_store(store_url)
+    enter_queries(store, [float(moment) for moment in range(50)])
+    read: list[int] = []
+
+    def counted(connection: Connection) -> Window:
+        def count(*arguments: Any) -> None:
+            read.append(len(arguments[3]))
+
+        event.listen(connection, "before_cursor_execute", count)
+        return read_window(connection, since=10.0, most=3)
+
+    assert lengths(store.read(counted)) == [48, 49, 50]
+    # The bounds of the window, then the ids of its queries.
+    assert read[-2:] == [3, 3]
+
+
+def test_an_instance_that_is_given_nothing_is_not_in_the_cluster(
+    store_url: str, open_store: Callable[[str], Store]
+) -> None:
+    store = open_store(store_url)
+    profile = profile_columns(Profile("p", 0.1, 0.01, 0.02))
+    rows = [
+        {"name": state, "url": "u", "profile": profile, "slots": 8, "state": state,
+         "changed_at": 0.0}
+        for state in tables.INSTANCE_STATES
+    ]  # fmt: skip
+    store.transact(lambda tx: tx.connection.execute(insert(tables.instances), rows))
+    cluster = store.read(read_cluster)
+    assert [instance.name for instance in cluster.instances] == ["alive", "suspect"]
 
 
 def test_a_decision_log_replays_and_a_forged_one_is_found() -> None:
