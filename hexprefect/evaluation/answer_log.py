@@ -40,21 +40,25 @@ class AnswerLog:
                 f"The folder {folder} cannot be made: {error.strerror}.", remedy="Name another."
             ) from error
         _check_configuration(folder, json.loads(json.dumps(configuration, default=str)))
-        self.records = _read(folder / ANSWERS)
+        self.records, torn = _read(folder / ANSWERS)
+        if torn:
+            # A process was ended while it wrote this line: its question is asked again.
+            with (folder / ANSWERS).open("r+b") as file:
+                file.truncate(file.seek(0, io.SEEK_END) - len(torn))
 
     def keep(self, record: QuestionRecord) -> None:
-        """Append one record; a line that was torn before is closed first."""
+        """Append one record; a last line whose end is missing is ended first."""
         self.records[record.id] = record
         if self.folder is None:
             return
         with (self.folder / ANSWERS).open("a+b") as file:
             end = file.seek(0, io.SEEK_END)
-            is_torn = False
+            is_open = False
             if end:
                 file.seek(end - 1)
-                is_torn = file.read(1) != b"\n"
+                is_open = file.read(1) != b"\n"
             line = record.model_dump_json(exclude_defaults=True).encode()
-            file.write((b"\n" if is_torn else b"") + line + b"\n")
+            file.write((b"\n" if is_open else b"") + line + b"\n")
             file.flush()
 
 
@@ -62,9 +66,9 @@ def read_run(folder: Path) -> tuple[dict[str, QuestionRecord], dict[str, Any]]:
     """The records of a run by the ids of their questions, and its configuration.
 
     Raises:
-        CallerMistake: there is no run in this folder.
+        CallerMistake: there is no run in this folder, or what is no record.
     """
-    records = _read(folder / ANSWERS)
+    records, _ = _read(folder / ANSWERS)
     if not records:
         raise CallerMistake(
             f"{folder} holds no evaluation.", remedy="Name the folder that --out was given."
@@ -110,24 +114,41 @@ def _differing(known: Mapping[str, Any], wanted: Mapping[str, Any], above: str =
     return found
 
 
-def _read(path: Path) -> dict[str, QuestionRecord]:
+def _read(path: Path) -> tuple[dict[str, QuestionRecord], bytes]:
+    """The records of a file, and what stands behind them of a line that was never finished.
+
+    Raises:
+        CallerMistake: a line is no record; it is named.
+    """
     try:
-        lines = path.read_text("utf-8").splitlines()
+        content = path.read_bytes()
     except FileNotFoundError:
-        return {}
+        return {}, b""
+    # Parted as bytes: a text has line breaks of its own, and a line may end within a character.
+    *lines, last = content.split(b"\n")
+    if last and not _is_json(last):
+        torn = last
+    else:
+        lines, torn = [*lines, last], b""
     records = {}
     for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
         try:
             record = QuestionRecord.model_validate_json(line)
         except ValidationError as error:
-            is_whole = line.endswith("}")
-            if is_whole:
-                raise CallerMistake(
-                    f"{path}, line {number}, is no record of this version: "
-                    f"{error.errors()[0]['msg']}.",
-                    remedy="Choose another folder with --out.",
-                ) from error
-            # A process was ended while it wrote this line: the question is asked again.
-            continue
+            raise CallerMistake(
+                f"{path}, line {number}, is no record of this version: {error.errors()[0]['msg']}.",
+                remedy="Choose another folder with --out, or remove the line to have its question "
+                "asked again.",
+            ) from error
         records[record.id] = record
-    return records
+    return records, torn
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True

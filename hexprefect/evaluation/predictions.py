@@ -33,7 +33,8 @@ def read_predictions(path: Path, questions: Sequence[GoldQuestion]) -> dict[str,
     by_id = {question.id for question in questions}
     by_position = {str(question.position): question.id for question in questions}
     if path.suffix.lower() in (".sql", ".txt"):
-        lines = _text(path).splitlines()
+        # A statement may hold other separators of lines.
+        lines = _text(path).removesuffix("\n").split("\n")
         found = {str(number): line.split("\t")[0] for number, line in enumerate(lines)}
         counted = True
     elif (whole := _as_object(path)) is not None:

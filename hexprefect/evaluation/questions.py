@@ -145,7 +145,8 @@ def json_objects(path: Path) -> Iterable[dict[str, Any]]:
     if text.lstrip().startswith("["):
         entries = list(enumerate(_parse(path, 1, text), start=1))
     else:
-        numbered = enumerate(text.splitlines(), start=1)
+        # A text may hold other separators of lines, which JSON need not escape.
+        numbered = enumerate(text.split("\n"), start=1)
         entries = [(at, _parse(path, at, line)) for at, line in numbered if line.strip()]
     for number, entry in entries:
         if not isinstance(entry, dict):

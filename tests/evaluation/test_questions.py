@@ -47,6 +47,12 @@ class TestReading:
         assert read.gold == ("SELECT 1", "SELECT 2")
         assert (read.evidence, read.file) == ("one", "x/school.sqlite")
 
+    def test_only_a_line_feed_ends_a_line(self, tmp_path: Path) -> None:
+        path = tmp_path / "questions.jsonl"
+        entry = {"question": "Why?\u2028And\x85when?", "db_id": "d", "gold_sql": "SELECT 1"}
+        path.write_text(f"{json.dumps(entry, ensure_ascii=False)}\r\n" * 2, encoding="utf-8")
+        assert [item.question for item in read_questions(path)] == [entry["question"]] * 2
+
     def test_bird_and_spider_are_read_as_they_are_published(self, tmp_path: Path) -> None:
         bird = {"question_id": 7, "db_id": "d", "question": "?", "SQL": "SELECT 1", "evidence": ""}
         spider = {"db_id": "d", "question": "?", "query": "SELECT 2", "sql": {"select": []}}

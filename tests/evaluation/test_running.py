@@ -154,16 +154,53 @@ async def test_a_question_whose_calls_found_no_instance_is_asked_again(school_ur
 
 
 class TestTheFolder:
-    async def test_a_torn_line_is_closed_and_its_question_asked_again(
-        self, school_url: str, tmp_path: Path
+    def test_a_line_that_was_torn_anywhere_is_dropped_and_its_question_asked_again(
+        self, tmp_path: Path, record: Callable[..., QuestionRecord]
     ) -> None:
-        await run(Failing(9), school_url, AnswerLog(tmp_path, {}))
+        first, last = record("first"), record("last", question="Wie groß?\u2028Größe {}?")
+        log = AnswerLog(tmp_path, {})
+        log.keep(first)
+        log.keep(last)
         file = tmp_path / ANSWERS
-        file.write_bytes(file.read_bytes()[:-30])
-        later = Failing(9)
-        await run(later, school_url, AnswerLog(tmp_path, {}))
-        assert later.asked == ["lost"]
-        assert set(read_run(tmp_path)[0]) == {"names", "oldest", "lost"}
+        whole = file.read_bytes()
+        begun = whole.index(b"\n") + 1
+        for end in range(begun, len(whole) - 1):
+            file.write_bytes(whole[:end])
+            assert set(read_run(tmp_path)[0]) == {"first"}
+            again = AnswerLog(tmp_path, {})
+            assert set(again.records) == {"first"}
+            again.keep(last)
+            assert file.read_bytes() == whole
+
+    def test_a_record_that_lacks_only_the_end_of_its_line_is_kept(
+        self, tmp_path: Path, record: Callable[..., QuestionRecord]
+    ) -> None:
+        AnswerLog(tmp_path, {}).keep(record("first"))
+        file = tmp_path / ANSWERS
+        file.write_bytes(file.read_bytes().rstrip(b"\n"))
+        again = AnswerLog(tmp_path, {})
+        again.keep(record("last"))
+        assert set(read_run(tmp_path)[0]) == {"first", "last"}
+
+    @pytest.mark.parametrize(
+        "text", ["Why?\u2028And when?", "a\u2029b", "a\x85b", "a\x0bb\x0cc\x1cd\re\nf"]
+    )
+    def test_no_text_parts_a_line(
+        self, tmp_path: Path, record: Callable[..., QuestionRecord], text: str
+    ) -> None:
+        AnswerLog(tmp_path, {}).keep(record("one", question=text))
+        assert AnswerLog(tmp_path, {}).records["one"].question == text
+
+    @pytest.mark.parametrize("wrong", [b'{"id": "x"', b'{"id": "x"}', b'{"id": "\xc3'])
+    def test_what_is_no_record_is_named_by_its_line(
+        self, tmp_path: Path, record: Callable[..., QuestionRecord], wrong: bytes
+    ) -> None:
+        AnswerLog(tmp_path, {}).keep(record("one"))
+        file = tmp_path / ANSWERS
+        whole = file.read_bytes()
+        file.write_bytes(whole + wrong + b"\n" + whole)
+        with pytest.raises(CallerMistake, match="line 2, is no record"):
+            AnswerLog(tmp_path, {})
 
     def test_a_changed_configuration_is_refused_and_named(self, tmp_path: Path) -> None:
         AnswerLog(tmp_path, {"source": {"model": "m", "options": {"candidates": 2}}, "limits": 1})
