@@ -47,7 +47,11 @@ Cause = Literal[
     "other structure",
 ]
 
-_RULES: dict[str, Cause] = {"catalogue": "unknown table", "syntax": "syntax error"}
+_RULES: dict[str, Cause] = {
+    "catalogue": "unknown table",
+    "column": "unknown column",
+    "syntax": "syntax error",
+}
 _ERRORS: tuple[tuple[re.Pattern[str], Cause], ...] = (
     (
         re.compile(

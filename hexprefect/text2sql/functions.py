@@ -71,7 +71,7 @@ def check_function(node: exp.Func, dialect: str) -> None:
     """
     if isinstance(node.parent, exp.Dot) and node.parent.expression is node:
         _check_qualifier(node.parent, dialect)
-    names = _names(node, dialect)
+    names = called_names(node, dialect)
     allowed = ALLOWED.get(dialect, frozenset())
     if not names & FORBIDDEN and names <= allowed | _SYNTAX:
         return
@@ -83,7 +83,12 @@ def check_function(node: exp.Func, dialect: str) -> None:
     )
 
 
-def _names(node: exp.Func, dialect: str) -> set[str]:
+def is_allowed_name(name: str, dialect: str) -> bool:
+    """Whether a call of a function of this name would pass."""
+    return name not in FORBIDDEN and name in ALLOWED.get(dialect, frozenset()) | _SYNTAX
+
+
+def called_names(node: exp.Func, dialect: str) -> set[str]:
     """The name that a statement calls; none for what is written as an operator or a keyword."""
     if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
         return {node.name.casefold()}

@@ -21,6 +21,7 @@ from sqlglot import exp
 from sqlglot.errors import ErrorLevel, SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from hexprefect.text2sql.columns import check_columns
 from hexprefect.text2sql.errors import StatementRefused
 from hexprefect.text2sql.functions import check_function
 from hexprefect.text2sql.parsing import parse, tokenize
@@ -111,6 +112,8 @@ def check(sql: str, *, dialect: str, schema: Schema | None = None) -> CheckedSta
     written = _parse_one(generated, dialect)
     _inspect(written, dialect)
     again = resolve_tables(written, dialect, schema)
+    if schema is not None and dialect == "postgres":
+        check_columns(written, schema)
     return CheckedStatement(
         generated, tuple(sorted({item.name for item in again})), _is_ordered(tree)
     )

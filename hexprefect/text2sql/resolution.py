@@ -46,11 +46,11 @@ def resolve_tables(tree: exp.Expr, dialect: str, schema: Schema | None) -> list[
     """
     found = []
     for node in list(_table_names(tree)):
-        if _names_a_cte(node, dialect):
+        if cte_of(node, dialect) is not None:
             continue
         table = None
         if schema is not None:
-            table = _lookup(node, dialect, schema)
+            table = lookup_table(node, dialect, schema)
             if table is None:
                 raise _unknown_table(node, schema)
         found.append(Found(node, table))
@@ -181,7 +181,8 @@ def _parts(node: Named) -> tuple[str, str | None, str]:
     return node.name, node.db or None, node.catalog
 
 
-def _lookup(node: Named, dialect: str, schema: Schema) -> Table | None:
+def lookup_table(node: Named, dialect: str, schema: Schema) -> Table | None:
+    """The table of the catalogue that a name means, where it means no WITH query."""
     name, owner, database = _parts(node)
     if database:
         return None
@@ -215,8 +216,8 @@ def _unknown_table(node: Named, schema: Schema) -> StatementRefused:
     return StatementRefused("catalogue", f"there is no table {name}.", remedy=remedy)
 
 
-def _names_a_cte(table: Named, dialect: str) -> bool:
-    """Whether a table's name means a WITH query that is visible where the table stands.
+def cte_of(table: Named, dialect: str) -> exp.CTE | None:
+    """The WITH query that a table's name means where it stands; None where it means a table.
 
     A query in a WITH list sees those before it. Under RECURSIVE it sees itself: anywhere in
     PostgreSQL, which shows it those after it too, elsewhere only behind its UNION (to DuckDB,
@@ -225,31 +226,33 @@ def _names_a_cte(table: Named, dialect: str) -> bool:
     """
     _, owner, database = _parts(table)
     if owner or database:
-        return False
+        return None
     below: exp.Expr = table
     above = table.parent
     while above is not None:
         if isinstance(above, exp.With):
             is_recursive = bool(above.args.get("recursive"))
             sees_all = dialect == "sqlite" or (is_recursive and dialect == "postgres")
-            for cte in above.expressions:
+            for cte in _queries_of(above):
                 if cte is below and not sees_all:
                     sees_itself = is_recursive and _is_behind_union(table, cte)
                     if sees_itself and _is_called(cte, table, dialect):
-                        return True
+                        return cte
                     break
                 if _is_called(cte, table, dialect):
-                    return True
+                    return cte
         else:
             with_ = above.args.get("with_")
-            if (
-                isinstance(with_, exp.With)
-                and with_ is not below
-                and any(_is_called(cte, table, dialect) for cte in with_.expressions)
-            ):
-                return True
+            if isinstance(with_, exp.With) and with_ is not below:
+                for cte in _queries_of(with_):
+                    if _is_called(cte, table, dialect):
+                        return cte
         below, above = above, above.parent
-    return False
+    return None
+
+
+def _queries_of(with_: exp.With) -> list[exp.CTE]:
+    return [item for item in with_.expressions if isinstance(item, exp.CTE)]
 
 
 def _is_behind_union(node: exp.Expr, cte: exp.Expr) -> bool:
