@@ -18,7 +18,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as validated_dataclass
 
 from hexprefect.evaluation.open_databases import OpenDatabases
-from hexprefect.evaluation.semantics import Row
+from hexprefect.evaluation.semantics import NAN, Row
 from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.errors import StatementFailed, StatementRefused
 from hexprefect.text2sql.guard import CheckedStatement
@@ -169,6 +169,8 @@ def _plain(value: Any, kind: str) -> Any:
     match kind, value:
         case "bytes", str():
             return base64.b64decode(value)
+        case "decimal" | "number", str() if value.lstrip("-") in ("NaN", "sNaN"):
+            return NAN
         case "decimal", str():
             return decimal.Decimal(value)
         case "number", str():

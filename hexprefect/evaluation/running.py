@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from sqlglot import exp
 
 from hexprefect.evaluation.answer_log import AnswerLog
+from hexprefect.evaluation.causes import Cause
 from hexprefect.evaluation.execution import Executor
 from hexprefect.evaluation.gold_names import Names, names_in, parsed
 from hexprefect.evaluation.questions import GoldQuestion
@@ -156,10 +157,10 @@ async def _candidate(candidate: Candidate, judge: _Judge) -> CandidateRecord:
 
 async def _final_verdict(attempt: Attempt, judge: _Judge) -> Verdict:
     """Of what the user was given; without an answer, why the statements did not run."""
-    if attempt.state == "abstained":
-        return Verdict(cause="abstained", problem=attempt.reason)
-    if attempt.state == "unclear":
-        return Verdict(cause="asked back", problem=attempt.reason)
+    held_back: dict[str, Cause] = {"abstained": "abstained", "unclear": "asked back"}
+    if (cause := held_back.get(attempt.state)) is not None:
+        nothing = await judge(None)
+        return Verdict(cause=cause, problem=attempt.reason) if nothing.is_judged else nothing
     if attempt.sql is not None:
         return await judge(attempt.sql)
     proposed = next((item.sql for item in attempt.candidates if item.sql is not None), None)

@@ -1,7 +1,7 @@
 """When two results are the same: the definitions of BIRD and Spider, each under its own name.
 
 Pure functions over rows as a driver gives them: tuples of None, int, float, str, bytes, Decimal.
-As in the originals 1 equals 1.0, and names of columns do not count.
+As in the originals 1 equals 1.0, and names of columns do not count. NaN equals NaN.
 
 - `bird_ex`: https://github.com/AlibabaResearch/DAMO-ConvAI, `bird/llm/src/evaluation.py`;
 - `bird_soft_f1`: https://github.com/bird-bench/mini_dev, `evaluation/evaluation_f1.py`;
@@ -12,6 +12,8 @@ As in the originals 1 equals 1.0, and names of columns do not count.
 
 from __future__ import annotations
 
+import decimal
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,12 +21,16 @@ from typing import Any
 Row = tuple[Any, ...]
 
 
+NAN = float("nan")
+"""The one that stands for all: equal to itself where Python looks at objects before values."""
+
+
 def bird_ex(predicted: Sequence[Row], gold: Sequence[Row]) -> bool:
     """BIRD's execution accuracy: the same set of rows.
 
     The order of rows and how often one stands there do not count; the order of columns does.
     """
-    return set(predicted) == set(gold)
+    return set(_with_one_nan(predicted)) == set(_with_one_nan(gold))
 
 
 def bird_soft_f1(predicted: Sequence[Row], gold: Sequence[Row]) -> float:
@@ -40,7 +46,8 @@ def bird_soft_f1(predicted: Sequence[Row], gold: Sequence[Row]) -> float:
     if not predicted and not gold:
         return 1.0
     found, surplus, missing = 0.0, 0.0, 0.0
-    predicted_rows, gold_rows = list(dict.fromkeys(predicted)), list(dict.fromkeys(gold))
+    predicted_rows = list(dict.fromkeys(_with_one_nan(predicted)))
+    gold_rows = list(dict.fromkeys(_with_one_nan(gold)))
     for ours, theirs in zip(predicted_rows, gold_rows, strict=False):
         width = len(theirs)
         found += sum(value in theirs for value in ours) / width
@@ -66,9 +73,24 @@ def spider_execution(predicted: Sequence[Row], gold: Sequence[Row], *, order_mat
         return True
     if len(predicted) != len(gold) or len(predicted[0]) != len(gold[0]):
         return False
-    return _pass_quick_check(predicted, gold, order_matters) and _columns_can_be_ordered(
-        predicted, gold, order_matters
+    ours, theirs = _with_one_nan(predicted), _with_one_nan(gold)
+    return _pass_quick_check(ours, theirs, order_matters) and _columns_can_be_ordered(
+        ours, theirs, order_matters
     )
+
+
+def _with_one_nan(rows: Sequence[Row]) -> Sequence[Row]:
+    """NaN equals NaN, as in GROUP BY. The originals never meet one: SQLite has none."""
+    if not any(is_nan(value) for row in rows for value in row):
+        return rows
+    return [tuple(NAN if is_nan(value) else value for value in row) for row in rows]
+
+
+def is_nan(value: object) -> bool:
+    """Whether a value is a number and says that it is none."""
+    if isinstance(value, float):
+        return math.isnan(value)
+    return isinstance(value, decimal.Decimal) and value.is_nan()
 
 
 def _pass_quick_check(predicted: Sequence[Row], gold: Sequence[Row], order_matters: bool) -> bool:

@@ -36,14 +36,13 @@ async def judge_statement(
     Raises:
         CallerMistake: the database cannot be opened or read.
     """
-    if not (sql or "").strip():
-        return Verdict(cause="no statement")
-    assert sql is not None, "a blank one has been answered"
-    schema = await executor.schema(url)
     golds = [(text, await executor.gold(url, text)) for text in gold]
     usable = [(text, outcome) for text, outcome in golds if outcome.rows is not None]
     if not usable:
         return Verdict(cause="gold failed", problem=golds[0][1].problem)
+    if sql is None or not sql.strip():
+        return Verdict(cause="no statement")
+    schema = await executor.schema(url)
     predicted = await executor.predicted(url, sql)
     found, score = False, 0.0
     if predicted.rows is not None:

@@ -105,6 +105,20 @@ async def test_an_answer_that_was_held_back_is_a_cause_of_its_own(
     assert not record.verdict.spider_execution
 
 
+@pytest.mark.parametrize("state", ["answered", "failed", "abstained", "unclear"])
+@pytest.mark.parametrize("sql", ["SELECT name FROM student", None])
+async def test_no_answer_counts_against_a_gold_that_fails(
+    school_url: str, state: str, sql: str | None
+) -> None:
+    class Some:
+        async def answer(self, question: GoldQuestion, url: str) -> Attempt:
+            return Attempt(state, sql=sql, reason="The schema has none.")
+
+    wrong = GoldQuestion("nick", 0, "Who?", ("SELECT nick FROM student",), "school")
+    [record] = await run(Some(), school_url, questions=(wrong,))
+    assert not record.verdict.is_judged
+
+
 class Failing:
     """Answers until its source is gone."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import decimal
 import itertools
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -179,3 +181,17 @@ class TestColumnOrders:
     def test_columns_that_agree_one_by_one_may_not_agree_together(self) -> None:
         ours, theirs = [(1, 2), (1, 2)], [(1, 2), (2, 1)]
         assert list(column_orders(ours, theirs)) == []
+
+
+@pytest.mark.parametrize("kind", [float, decimal.Decimal])
+def test_no_number_equals_no_number(kind: Callable[[str], Any]) -> None:
+    ours = [(kind("nan"), 1), (kind("nan"), 2)]
+    theirs = [(kind("nan"), 1), (kind("nan"), 2)]
+    assert bird_ex(ours, theirs)
+    assert bird_soft_f1(ours, theirs) == 1
+    for order_matters in (False, True):
+        assert spider_execution(ours, theirs, order_matters=order_matters)
+        turned = [row[::-1] for row in theirs]
+        assert spider_execution(ours, turned, order_matters=order_matters)
+    assert not bird_ex(ours, [(0.0, 1), (0.0, 2)])
+    assert not spider_execution(ours, [(None, 1), (None, 2)], order_matters=False)

@@ -136,10 +136,11 @@ class TestLimits:
             exact = await judge_statement(executor, school_url, cross, [NAMES])
             assert exact.bird_ex
 
+    @pytest.mark.parametrize("sql", [NAMES, None, "  ", "SELECT nick FROM pupil"])
     async def test_a_gold_that_fails_says_nothing_of_the_prediction(
-        self, executor: Executor, school_url: str
+        self, executor: Executor, school_url: str, sql: str | None
     ) -> None:
-        verdict = await judge_statement(executor, school_url, NAMES, ["SELECT nick FROM student"])
+        verdict = await judge_statement(executor, school_url, sql, ["SELECT nick FROM student"])
         assert verdict.cause == "gold failed"
         assert not verdict.is_judged
         assert "nick" in (verdict.problem or "")
@@ -179,3 +180,13 @@ def test_rows_are_compared_by_their_values_and_not_by_their_encoding() -> None:
     [row] = plain_rows(rows)
     assert row == (b"a", decimal.Decimal("1.1"), b"a", '{"k": [1]}')
     assert {row}, "a row can be an element of a set"
+
+
+def test_no_number_is_the_same_wherever_it_stands() -> None:
+    rows = Rows(
+        columns=("a", "b", "c"),
+        types=("number", "decimal", "mixed"),
+        rows=(("NaN", "NaN", {"type": "number", "value": "NaN"}),) * 2,
+    )
+    assert set(plain_rows(rows)) == set(plain_rows(rows))
+    assert len(set(plain_rows(rows))) == 1
