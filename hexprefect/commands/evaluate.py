@@ -18,6 +18,7 @@ from hexprefect.errors import CallerMistake
 from hexprefect.evaluation.answer_log import AnswerLog, read_run
 from hexprefect.evaluation.comparing import compare
 from hexprefect.evaluation.configuration import configuration
+from hexprefect.evaluation.database_fingerprints import database_fingerprints
 from hexprefect.evaluation.execution import ExecutionLimits, Executor
 from hexprefect.evaluation.questions import (
     GoldQuestion,
@@ -169,7 +170,13 @@ async def _evaluate(
     measure: Measure,
 ) -> tuple[QuestionRecord, ...]:
     async with open_source(options, every) as (source, described), Executor(limits) as executor:
-        log = AnswerLog(folder, configuration(questions=file, source=described, limits=limits))
+        known = configuration(
+            questions=file,
+            databases=await database_fingerprints(chosen, urls, executor) if folder else {},
+            source=described,
+            limits=limits,
+        )
+        log = AnswerLog(folder, known)
         with _progress(measure) as tell:
             return await evaluate(
                 chosen,

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import make_url
+from sqlalchemy.exc import SQLAlchemyError
 
 from hexprefect.commands.evaluate_stack import Stack
 from hexprefect.completion import Complete
@@ -24,6 +26,9 @@ from hexprefect.instances.client import InstanceClient
 from hexprefect.instances.endpoint import Endpoint
 from hexprefect.instances.local_model import ensure_model_async, find_model
 from hexprefect.instances.local_server import LocalServer
+from hexprefect.settings import settings
+from hexprefect.store import Store
+from hexprefect.store.views import instance_views
 from hexprefect.text2sql import AgentOptions
 
 _CONTEXT_TOKENS = 8192
@@ -110,12 +115,16 @@ async def open_source(
 
     Raises:
         CallerMistake: the predictions cannot be read, no Prefect server is configured, or the
-            servers do not agree on a model.
+            servers do not agree on a model, or the store of the stack cannot be read.
         ModelUnavailable, InstanceStartFailed: of the local model.
     """
     if options.predictions is not None:
         statements = read_predictions(options.predictions, questions)
-        yield Predictions(statements), {"predictions": digest_of(options.predictions)}
+        described: dict[str, Any] = {
+            "predictions": digest_of(options.predictions),
+            "guard": agent_fingerprint(),
+        }
+        yield Predictions(statements), described
     elif options.stack:
         if configured_api_url() is None:
             raise CallerMistake(
@@ -123,7 +132,12 @@ async def open_source(
                 remedy="Set PREFECT_API_URL, or run the agent here with --instance or --model.",
             )
         stack = Stack(store_url=options.store, tenant=options.tenant, slo_s=options.slo_s)
-        yield stack, {"stack": {"tenant": options.tenant, "slo_s": options.slo_s}}
+        asked = {"tenant": options.tenant, "slo_s": options.slo_s}
+        described = {
+            "stack": {**asked, "models": await _models_of(options.store)},
+            "agent": agent_fingerprint(),
+        }
+        yield stack, described
     else:
         async with _agent(options) as (agent, model):
             described = {
@@ -132,6 +146,23 @@ async def open_source(
                 "agent": agent_fingerprint(),
             }
             yield agent, described
+
+
+async def _models_of(store_url: str | None) -> list[str]:
+    """The models of a stack's instances, whatever state each is in now."""
+    url = store_url or settings().store.get_secret_value()
+    store = Store(url)
+    try:
+        views = await store.read_async(instance_views)
+    except SQLAlchemyError as error:
+        shown = make_url(url).render_as_string(hide_password=True)
+        raise CallerMistake(
+            f"The store {shown} cannot be read: {type(error).__name__}.",
+            remedy="Name that of the deployment with --store.",
+        ) from error
+    finally:
+        store.close()
+    return sorted({view.spec.model for view in views.values()})
 
 
 @asynccontextmanager

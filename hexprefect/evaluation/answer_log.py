@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hexprefect.errors import CallerMistake
+from hexprefect.evaluation.configuration import DATABASES
 from hexprefect.evaluation.records import QuestionRecord
 
 ANSWERS = "answers.jsonl"
@@ -90,17 +91,42 @@ def _check_configuration(folder: Path, configuration: dict[str, Any]) -> None:
                 f"{folder} holds answers without their {CONFIGURATION}.",
                 remedy="Choose another folder with --out.",
             ) from None
-        path.write_text(json.dumps(configuration, indent=2) + "\n", "utf-8")
+        _write(path, configuration)
         return
     except ValueError:
         known = None
-    if known != configuration:
-        names = _differing(known, configuration) if isinstance(known, dict) else ["all of it"]
-        raise CallerMistake(
-            f"{folder} holds a run with another configuration: {', '.join(names)} changed.",
-            remedy="Choose another folder with --out, or remove this one to begin anew. "
-            "With --completions-cache the calls that stay the same cost nothing again.",
+    if not isinstance(known, dict):
+        raise _other_run(f"{folder} holds a run with another configuration: all of it changed.")
+    if known.get("version") != configuration.get("version"):
+        raise _other_run(
+            f"{folder} holds a run whose records are of version {known.get('version')}, and this "
+            f"is version {configuration.get('version')}: they are not judged alike."
         )
+    theirs, ours = known.get(DATABASES) or {}, configuration.get(DATABASES) or {}
+    # A run that is widened may come to databases that it has not asked before.
+    before = {**known, DATABASES: {**ours, **theirs}}
+    now = {**configuration, DATABASES: {**theirs, **ours}}
+    if names := _differing(before, now):
+        raise _other_run(
+            f"{folder} holds a run with another configuration: {', '.join(names)} changed."
+        )
+    if set(ours) - set(theirs):
+        _write(path, now)
+
+
+def _other_run(problem: str) -> CallerMistake:
+    return CallerMistake(
+        problem,
+        remedy="Choose another folder with --out, or remove this one to begin anew. "
+        "With --completions-cache the calls that stay the same cost nothing again.",
+    )
+
+
+def _write(path: Path, configuration: Mapping[str, Any]) -> None:
+    """As a whole or not at all: half of one would be another run's."""
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(configuration, indent=2) + "\n", "utf-8")
+    unfinished.replace(path)
 
 
 def _differing(known: Mapping[str, Any], wanted: Mapping[str, Any], above: str = "") -> list[str]:

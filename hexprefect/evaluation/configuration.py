@@ -12,12 +12,20 @@ from typing import Any
 
 from hexprefect.evaluation.execution import ExecutionLimits
 
-RECORD_VERSION = 1
+RECORD_VERSION = 2
 """Raised when verdicts or records change their meaning: then no run of before is gone on with."""
 
 
+DATABASES = "databases"
+"""Where the fingerprints of the databases stand: those of questions that are added are added."""
+
+
 def configuration(
-    *, questions: Path, source: Mapping[str, Any], limits: ExecutionLimits
+    *,
+    questions: Path,
+    databases: Mapping[str, str],
+    source: Mapping[str, Any],
+    limits: ExecutionLimits,
 ) -> dict[str, Any]:
     """What must be the same for a run to be gone on with.
 
@@ -25,12 +33,14 @@ def configuration(
 
     Args:
         questions: the file of questions.
+        databases: fingerprints of the databases of the questions that are asked.
         source: of the answers.
         limits: of the statements that are compared.
     """
     return {
         "version": RECORD_VERSION,
         "questions": digest_of(questions),
+        DATABASES: dict(databases),
         "source": dict(source),
         "limits": asdict(limits),
     }
@@ -42,7 +52,7 @@ def digest_of(path: Path) -> str:
 
 
 def agent_fingerprint() -> str:
-    """Of the agent's code and prompts: a changed prompt makes another run."""
+    """Of the agent's code and prompts, the guard's and the engines' code with it."""
     digest = hashlib.sha256()
     for name, content in sorted(_sources(resources.files("hexprefect.text2sql"))):
         digest.update(f"{name}\n{len(content)}\n".encode() + content)

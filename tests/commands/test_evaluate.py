@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -17,10 +19,16 @@ from typer.testing import CliRunner
 
 from hexprefect.cli import app
 from hexprefect.commands import evaluate_stack
+from hexprefect.commands.evaluate_sources import SourceOptions, open_source
 from hexprefect.commands.evaluate_stack import Stack
-from hexprefect.errors import NoAnswer
+from hexprefect.errors import CallerMistake, NoAnswer
+from hexprefect.evaluation.configuration import agent_fingerprint
 from hexprefect.evaluation.questions import GoldQuestion
+from hexprefect.instances.profiles import default_profile
 from hexprefect.orchestration.answer_record import empty_record
+from hexprefect.store import InstanceSpec, Store, upgrade
+from hexprefect.store.fleet import enter_instance
+from hexprefect.text2sql import AgentOptions
 
 QUESTIONS = [
     ("all", "Which names are there?", "SELECT name FROM student"),
@@ -117,6 +125,27 @@ class TestPredictions:
         said = refusal(folder.evaluate("--predictions", two, "--out", run, "--json"))
         assert "source.predictions changed" in said
         assert "--out" in said
+
+    def test_answers_about_another_content_do_not_go_into_the_same_folder(
+        self, folder: Folder
+    ) -> None:
+        predicted = folder.predictions("p.jsonl", all="SELECT 1")
+        given = ("--predictions", predicted, "--out", folder.root / "run", "--json")
+        figures(folder.evaluate(*given))
+        os.utime(folder.root / "school.sqlite", (0, 0))
+        figures(folder.evaluate(*given))
+        with contextlib.closing(sqlite3.connect(folder.root / "school.sqlite")) as connection:
+            connection.execute("UPDATE student SET age = 99 WHERE name = 'Cid'")
+            connection.commit()
+        said = refusal(folder.evaluate(*given))
+        assert "databases.school changed" in said
+        assert "--out" in said
+
+    def test_a_run_says_which_guard_its_predictions_passed(self, folder: Folder) -> None:
+        predicted = folder.predictions("p.jsonl", all="SELECT 1")
+        figures(folder.evaluate("--predictions", predicted, "--out", folder.root / "run", "--json"))
+        kept = json.loads((folder.root / "run" / "configuration.json").read_text())
+        assert kept["source"]["guard"] == agent_fingerprint()
 
     def test_two_runs_are_compared_by_question(self, folder: Folder) -> None:
         gold = {key: sql for key, _, sql in QUESTIONS}
@@ -306,6 +335,34 @@ class TestStack:
         assert (attempt.state, attempt.sql, attempt.confidence) == ("answered", "SELECT 1", 0.5)
         assert attempt.seconds == 2.5
         assert attempt.calls[0].input_tokens == 30
+
+    async def test_a_run_says_which_models_and_which_agent_answered(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+        url = f"sqlite:///{tmp_path / 'store.sqlite'}"
+        upgrade(url)
+        store = Store(url)
+        for name, model in (("one", "small"), ("two", "large"), ("three", "small")):
+            spec = InstanceSpec(name, "http://127.0.0.1:9", default_profile("a100"), 1, model=model)
+            store.transact(lambda tx, spec=spec: enter_instance(tx, spec))
+        store.close()
+        options = SourceOptions(stack=True, store=url, tenant="sales", agent=AgentOptions())
+        async with open_source(options, ()) as (_, described):
+            assert described == {
+                "stack": {"tenant": "sales", "slo_s": None, "models": ["large", "small"]},
+                "agent": agent_fingerprint(),
+            }
+
+    async def test_a_store_that_is_not_there_is_named(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+        url = f"sqlite:///{tmp_path / 'absent.sqlite'}"
+        options = SourceOptions(stack=True, store=url, agent=AgentOptions())
+        with pytest.raises(CallerMistake, match=r"absent\.sqlite"):
+            async with open_source(options, ()):
+                pass
 
     async def test_a_flow_run_without_an_answer_is_a_failed_attempt(
         self, monkeypatch: pytest.MonkeyPatch

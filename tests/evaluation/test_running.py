@@ -11,7 +11,7 @@ import pytest
 
 from hexprefect.completion import Completion, Prompt
 from hexprefect.errors import CallerMistake
-from hexprefect.evaluation.answer_log import ANSWERS, AnswerLog, read_run
+from hexprefect.evaluation.answer_log import ANSWERS, CONFIGURATION, AnswerLog, read_run
 from hexprefect.evaluation.execution import Executor
 from hexprefect.evaluation.questions import GoldQuestion
 from hexprefect.evaluation.records import QuestionRecord
@@ -222,6 +222,20 @@ class TestTheFolder:
             AnswerLog(
                 tmp_path, {"source": {"model": "m", "options": {"candidates": 3}}, "limits": 1}
             )
+
+    def test_a_changed_database_is_refused_and_an_added_one_is_not(self, tmp_path: Path) -> None:
+        AnswerLog(tmp_path, {"databases": {"a": "1"}})
+        AnswerLog(tmp_path, {"databases": {"b": "2"}})
+        AnswerLog(tmp_path, {"databases": {"a": "1"}})
+        with pytest.raises(CallerMistake, match=r"databases\.b changed"):
+            AnswerLog(tmp_path, {"databases": {"a": "1", "b": "3"}})
+        kept = json.loads((tmp_path / CONFIGURATION).read_text())
+        assert kept == {"databases": {"a": "1", "b": "2"}}
+
+    def test_a_run_of_another_version_is_told_apart(self, tmp_path: Path) -> None:
+        AnswerLog(tmp_path, {"version": 1, "source": {"model": "m"}})
+        with pytest.raises(CallerMistake, match=r"of version 1, and this is version 2.*--out"):
+            AnswerLog(tmp_path, {"version": 2, "databases": {"a": "1"}})
 
     def test_answers_without_their_configuration_are_refused(self, tmp_path: Path) -> None:
         (tmp_path / ANSWERS).write_text("{}\n")
