@@ -43,12 +43,22 @@ def check_columns(tree: exp.Expr, schema: Schema) -> None:
     relations = Relations(schema)
     for node in tree.walk():
         match node:
+            case exp.Column() | exp.Dot() if _names_no_value(node):
+                pass
             case exp.Column() if node.args.get("table") is not None:
                 _check_column(node, relations)
             case exp.Dot():
                 _check_field(node, relations)
             case exp.Subquery():
                 _check_order_behind(node)
+
+
+def _names_no_value(node: exp.Expr) -> bool:
+    """Whether a dot stands in the name of a type or a collation."""
+    parent = node.parent
+    return isinstance(parent, exp.DataType) or (
+        isinstance(parent, exp.Collate) and node.arg_key == "expression"
+    )
 
 
 def _check_column(column: exp.Column, relations: Relations) -> None:

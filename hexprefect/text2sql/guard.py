@@ -33,6 +33,7 @@ from hexprefect.text2sql.resolution import (
     spell_tables,
 )
 from hexprefect.text2sql.schema import Schema
+from hexprefect.text2sql.type_names import check_type
 
 MAX_CHARACTERS = 50_000
 """Longer than any query a person or a model writes; parsing time grows with it."""
@@ -101,7 +102,8 @@ def check(sql: str, *, dialect: str, schema: Schema | None = None) -> CheckedSta
     tree = _parse_one(sql, dialect, names)
     if schema is not None:
         quote_from_catalogue(tree, dialect, schema)
-    _inspect(tree, dialect)
+    is_restricted = schema is not None and schema.is_restricted
+    _inspect(tree, dialect, is_restricted=is_restricted)
     found = resolve_tables(tree, dialect, schema)
     if schema is not None:
         check_hidden_columns(tree, dialect, found)
@@ -110,7 +112,7 @@ def check(sql: str, *, dialect: str, schema: Schema | None = None) -> CheckedSta
     generated = _generate(tree, dialect)
     # The generated text is what runs, so it is what must pass.
     written = _parse_one(generated, dialect)
-    _inspect(written, dialect)
+    _inspect(written, dialect, is_restricted=is_restricted)
     again = resolve_tables(written, dialect, schema)
     if schema is not None and dialect == "postgres":
         check_columns(written, schema)
@@ -119,7 +121,7 @@ def check(sql: str, *, dialect: str, schema: Schema | None = None) -> CheckedSta
     )
 
 
-def _inspect(tree: exp.Expr, dialect: str) -> None:
+def _inspect(tree: exp.Expr, dialect: str, *, is_restricted: bool) -> None:
     if not isinstance(tree.unnest(), _QUERIES):
         raise StatementRefused(
             "query-only", f"{tree.key.upper()} is not a query.", remedy=_READ_ONLY
@@ -128,6 +130,8 @@ def _inspect(tree: exp.Expr, dialect: str) -> None:
         _check_node(node)
         if isinstance(node, exp.Func):
             check_function(node, dialect)
+        if dialect == "postgres":
+            check_type(node, is_restricted=is_restricted)
 
 
 def _parse_one(

@@ -238,3 +238,27 @@ async def test_glossary_and_verified_examples_reach_the_prompt(any_shop: Databas
     assert "no_such_table" not in text
     small = render_schema(schema, token_budget=60)
     assert small.omitted_words == 2
+
+
+@pytest.mark.parametrize("type_", ["salary", "public.salary", "salary[]", '"salary"', "customer"])
+def test_a_table_that_may_not_be_read_cannot_be_found_as_a_type(type_: str) -> None:
+    """PostgreSQL has a type for every table: a cast would tell that it is there."""
+    schema = restricted(shop("postgres"), NAMES_ONLY)
+    for sql in (f"SELECT NULL::{type_}", f"SELECT * FROM jsonb_to_recordset('[]') AS t(a {type_})"):
+        with pytest.raises(StatementRefused) as caught:
+            check(sql, dialect="postgres", schema=schema)
+        assert caught.value.rule == "type"
+    check(f"SELECT NULL::{type_}", dialect="postgres", schema=shop("postgres"))
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        "int", "numeric(10, 2)", "double precision", "varchar(3)", "text[]", "timestamptz", "jsonb",
+        "timestamp without time zone", "interval", "bool", "uuid", "date", "char(2)", "citext",
+        "tsvector", "pg_catalog.int4", "real", "regconfig",
+    ],
+)  # fmt: skip
+def test_types_of_values_may_be_named_by_everybody(type_: str) -> None:
+    schema = restricted(shop("postgres"), NAMES_ONLY)
+    check(f"SELECT name::{type_} FROM customer", dialect="postgres", schema=schema)

@@ -128,6 +128,8 @@ async def test_the_calls_would_tell_without_the_guard(reader_url: str) -> None:
         "SELECT v FROM peeking.visit AS v",
         "SELECT (v).place, (v).* FROM peeking.visit AS v",
         "SELECT v.ctid, v.tableoid FROM peeking.visit AS v",
+        "SELECT v.visit_id::pg_catalog.int4 FROM peeking.visit AS v "
+        'ORDER BY v.place COLLATE pg_catalog."C"',
         "SELECT v.tags[1], (v.tags)[1] FROM peeking.visit AS v",
         "SELECT s.place, s.n FROM (SELECT v.place, count(*) AS n FROM peeking.visit AS v "
         "GROUP BY v.place) AS s ORDER BY s.n",

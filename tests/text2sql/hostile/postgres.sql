@@ -109,3 +109,21 @@ WITH "Secret" AS (SELECT 1) SELECT * FROM "secret"
 SELECT AI_GENERATE('x')
 SELECT READ_CSV('/etc/passwd')
 SELECT * FROM READ_PARQUET('/etc/passwd')
+SELECT 'customer'::regclass
+SELECT CAST('customer' AS regclass)::text
+SELECT CAST('customer' AS pg_catalog.regclass)
+SELECT CAST('customer' AS "regclass")
+SELECT regclass 'customer'
+SELECT CAST(ARRAY['customer'] AS regclass[])
+SELECT 'postgres'::regrole, 'public'::regnamespace
+SELECT 'pg_read_file'::regproc
+SELECT CAST('pg_read_file(text)' AS regprocedure)
+SELECT 'customer'::regtype
+SELECT to_regclass('customer')
+SELECT to_regtype('customer'), to_regrole('postgres')
+SELECT pg_typeof(1) = 'customer'
+SELECT COALESCE(pg_typeof(1), 'customer')
+SELECT * FROM jsonb_to_recordset('[{"a": "customer"}]') AS t(a regclass)
+SELECT c.no_column FROM customer AS c
+SELECT (c).no_column FROM customer AS c
+SELECT (c.name).no_column FROM customer AS c
