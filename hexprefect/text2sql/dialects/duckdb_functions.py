@@ -22,7 +22,7 @@ DUCKDB_FUNCTIONS = frozenset(
         "string_agg", "sum", "sum_no_overflow", "sumkahan", "var_pop", "var_samp", "variance",
         "wavg", "weighted_avg", "row_number", "rank", "dense_rank", "percent_rank", "cume_dist",
         "ntile", "lag", "lead", "first_value", "last_value", "nth_value", "grouping",
-        "grouping_id",
+        "grouping_id", "arg_max_nulls_last", "arg_min_nulls_last", "histogram_exact",
         # numeric
         "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bit_count",
         "cbrt", "ceil", "ceiling", "cos", "cosh", "cot", "degrees", "divide", "even", "exp",
@@ -89,7 +89,9 @@ DUCKDB_FUNCTIONS = frozenset(
         "list_reduce", "list_resize", "list_reverse", "list_reverse_sort", "list_select",
         "list_sem", "list_skewness", "list_slice", "list_sort", "list_stddev_pop",
         "list_stddev_samp", "list_string_agg", "list_sum", "list_transform", "list_unique",
-        "list_value", "list_var_pop", "list_var_samp", "list_where", "list_zip", "map",
+        "list_value", "list_var_pop", "list_kurtosis_pop",
+        "list_negative_dot_product", "list_negative_inner_product", "array_negative_dot_product",
+        "array_negative_inner_product", "list_var_samp", "list_where", "list_zip", "map",
         "map_concat", "map_contains", "map_contains_entry", "map_contains_value", "map_entries",
         "map_extract", "map_extract_value", "map_from_entries", "map_keys", "map_values", "range",
         "reduce", "row", "struct_concat", "struct_contains", "struct_extract",
@@ -105,8 +107,11 @@ DUCKDB_FUNCTIONS = frozenset(
         "json_merge_patch", "json_object", "json_pretty", "json_quote", "json_strip_nulls",
         "json_structure", "json_transform", "json_transform_strict", "json_tree", "json_type",
         "json_valid", "json_value", "row_to_json", "to_json",
+        "json_insert", "json_merge_patch_diff", "json_normalize", "json_remove", "json_replace",
+        "json_set",
         # values of any type
         "alias", "coalesce", "error", "gen_random_uuid", "get_type", "if", "ifnull", "nullif",
-        "typeof", "uuid", "uuid_extract_timestamp", "uuid_extract_version", "uuidv4", "uuidv7",
+        "typeof", "pg_typeof", "uuid", "uuid_extract_timestamp", "uuid_extract_version", "uuidv4",
+        "uuidv7",
     }
 )  # fmt: skip
