@@ -10,6 +10,7 @@ the guard, and counts only when it returns rows.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import anyio.to_thread
@@ -23,7 +24,7 @@ from hexprefect.text2sql.invented_tables import without_invented_tables
 from hexprefect.text2sql.key_joins import joined_by_keys
 from hexprefect.text2sql.repair import repaired
 from hexprefect.text2sql.repetition import has_repeated_rows, repetition
-from hexprefect.text2sql.respelling import respelled
+from hexprefect.text2sql.respelling import Proposal, respelled
 from hexprefect.text2sql.rows import Rows
 from hexprefect.text2sql.schema import Schema
 
@@ -63,8 +64,9 @@ class Mender:
         Never raises, but for a cancellation: a branch can go on without it.
         """
         try:
-            for sql in await anyio.to_thread.run_sync(self._proposals, tried):
-                if (mended := await self._run(sql)) is not None:
+            for made in await anyio.to_thread.run_sync(self._proposals, tried):
+                mended = await self._run(made.sql)
+                if mended is not None and await self._stands_nowhere(made.absent):
                     return mended
             if tried.rows is not None and has_repeated_rows(tried.rows):
                 return await self._with_each_row_once(tried)
@@ -73,24 +75,42 @@ class Mender:
             logger.exception("a statement could not be mended: %s", tried.sql)
         return None
 
-    def _proposals(self, tried: Tried) -> tuple[str, ...]:
+    def _proposals(self, tried: Tried) -> tuple[Proposal, ...]:
         """What could be meant, the likeliest first."""
         schema = self.schema
         if tried.rows is None:
             is_misnamed = unknown_name(tried.error or "") is not None
             ways = (repaired, without_invented_tables) if is_misnamed else ()
-            made = [way(tried.sql, schema) for way in ways]
+            made: list[str | Proposal | None] = [way(tried.sql, schema) for way in ways]
         else:
             by_keys = joined_by_keys(tried.sql, schema)
             made = [by_keys]
             if tried.rows.is_empty:
-                ways = (with_each_value, respelled)
-                made = [way(tried.sql, schema) for way in ways] + made
-                made += [way(by_keys, schema) for way in ways] if by_keys else []
+                made = [*self._other_values(tried.sql), *made]
+                made += self._other_values(by_keys) if by_keys else []
             else:
                 dialect = schema.dialect
                 made.append(without_ranking_column(tried.sql, self.question, dialect=dialect))
-        return tuple(sql for sql in made if sql is not None)
+        return tuple(
+            item if isinstance(item, Proposal) else Proposal(item)
+            for item in made
+            if item is not None
+        )
+
+    def _other_values(self, sql: str) -> list[str | Proposal | None]:
+        return [with_each_value(sql, self.schema), respelled(sql, self.schema)]
+
+    async def _stands_nowhere(self, queries: Sequence[str]) -> bool:
+        """Whether the database holds none of the texts that were respelt, where they were."""
+        for sql in queries:
+            try:
+                rows = await self.database.execute(sql)
+            except HexprefectError as error:
+                logger.debug("whether a text is held cannot be asked: %s", error)
+                return False
+            if rows.rows:
+                return False
+        return True
 
     async def _run(self, sql: str) -> Tried | None:
         try:

@@ -3,11 +3,15 @@
 A question says USA where the column holds `usa`, or a model looks for an airport's code among the
 names of cities. The values that reflection keeps of each column tell which text was meant, without
 a call. What is mended counts only when it returns rows where the statement before returned none.
+
+Of a large table only some values are kept, and those may be an hour old. So that a text is not
+taken from where it stands, the database is asked whether the column really does not hold it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import sqlglot
 from sqlglot import exp
@@ -18,11 +22,20 @@ from hexprefect.text2sql.from_clause import tables_of
 from hexprefect.text2sql.schema import Column, Schema, Table
 
 
-def respelled(sql: str, schema: Schema) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A statement that may be meant: only if the database holds none of the texts as they were."""
+
+    sql: str
+    absent: tuple[str, ...] = ()
+    """Statements, each of which returns a row if a text stands where it was looked for."""
+
+
+def respelled(sql: str, schema: Schema) -> Proposal | None:
     """The statement with its texts as the database spells them; None when there is nothing to mend.
 
-    Only equality is looked at: `column = 'text'` and `column IN ('text', …)`. A text that the
-    column holds, or whose column is not known, stays.
+    Only equality is looked at: `column = 'text'` and `column IN ('text', …)`. A text that is among
+    the values kept of its column, or whose column is not known, stays.
 
     Args:
         sql: one that returned no rows.
@@ -33,12 +46,13 @@ def respelled(sql: str, schema: Schema) -> str | None:
         scopes = traverse_scope(tree)
     except (SqlglotError, ValueError, RecursionError):
         return None
-    changed = False
+    absent: dict[str, None] = {}
     for scope in scopes:
         tables = tables_of(scope, schema)
         for column, text in _comparisons(scope):
-            changed = _mend(column, text, tables) or changed
-    return tree.sql(dialect=schema.dialect) if changed else None
+            if (held := _mend(column, text, tables)) is not None:
+                absent.setdefault(held.sql(dialect=schema.dialect))
+    return Proposal(tree.sql(dialect=schema.dialect), tuple(absent)) if absent else None
 
 
 def _comparisons(scope: Scope) -> Iterable[tuple[exp.Column, exp.Literal]]:
@@ -55,30 +69,49 @@ def _comparisons(scope: Scope) -> Iterable[tuple[exp.Column, exp.Literal]]:
                         yield column, item
 
 
-def _mend(column: exp.Column, text: exp.Literal, tables: dict[str, Table]) -> bool:
-    """Give a text its spelling in this column, else its column; whether anything changed."""
+def _mend(column: exp.Column, text: exp.Literal, tables: dict[str, Table]) -> exp.Select | None:
+    """Give a text its spelling in this column, else its column.
+
+    Returns:
+        A query for the text as it was, where it was; None when nothing changed.
+    """
     wanted = text.this
-    own = [item for item in _columns(tables, column.table) if _is(item[1], column.name)]
-    if len(own) != 1 or not own[0][1].values or wanted in own[0][1].values:
-        return False
-    spellings = _spellings(own[0][1], wanted)
+    owners = [item for item in _columns(tables, column.table) if _is(item[1], column.name)]
+    if len(owners) != 1:
+        return None
+    owner, own = owners[0]
+    if not own.values or wanted in own.values:
+        return None
+    looked_for = _query_for(tables[owner], own, wanted)
+    spellings = _spellings(own, wanted)
     if spellings:
-        if len(spellings) == 1:
-            text.replace(exp.Literal.string(spellings[0]))
-        return len(spellings) == 1
+        if len(spellings) != 1:
+            return None
+        text.replace(exp.Literal.string(spellings[0]))
+        return looked_for
     if isinstance(column.parent, exp.In):
-        return False
+        return None
     elsewhere = [
         (alias, item, found[0])
         for alias, item in _columns(tables, "")
         if len(found := _spellings(item, wanted)) == 1
     ]
     if len(elsewhere) != 1:
-        return False
+        return None
     alias, item, spelling = elsewhere[0]
     text.replace(exp.Literal.string(spelling))
     column.replace(exp.column(exp.to_identifier(item.name, quoted=True), table=alias))
-    return True
+    return looked_for
+
+
+def _query_for(table: Table, column: Column, text: str) -> exp.Select:
+    """One row if a column holds a text."""
+    source = exp.Table(
+        this=exp.to_identifier(table.name, quoted=True),
+        db=exp.to_identifier(table.schema, quoted=True) if table.schema else None,
+    )
+    held = exp.column(exp.to_identifier(column.name, quoted=True)).eq(exp.Literal.string(text))
+    return exp.select(exp.Literal.number(1)).from_(source).where(held).limit(1)
 
 
 def _columns(tables: dict[str, Table], alias: str) -> list[tuple[str, Column]]:

@@ -10,6 +10,7 @@ import pytest
 
 from hexprefect.text2sql import Database, mending
 from hexprefect.text2sql.mending import MOST_MENDINGS, Mender, Tried
+from hexprefect.text2sql.respelling import Proposal
 from hexprefect.text2sql.rows import Rows
 
 TABLES = """
@@ -55,7 +56,15 @@ async def test_what_finds_nothing_or_does_not_run_is_no_mending(
     songs: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty = Tried("SELECT name FROM singer WHERE 0", Rows(("name",), ()))
-    for made in ("SELECT name FROM singer WHERE id > 5", "SELECT nothing", "DROP TABLE singer"):
+    found = "SELECT name FROM singer"
+    for made in (
+        Proposal("SELECT name FROM singer WHERE id > 5"),
+        Proposal("SELECT nothing"),
+        Proposal("DROP TABLE singer"),
+        # A text is there after all, or nobody can say.
+        Proposal(found, ("SELECT 1 WHERE 0", "SELECT 1")),
+        Proposal(found, ("SELECT nothing",)),
+    ):
         monkeypatch.setattr(mending, "respelled", lambda sql, schema, made=made: made)
         assert await steps(songs, empty) == []
     assert len((await songs.execute("SELECT 1 FROM singer")).rows) == 2

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hexprefect.completion import Completion, Prompt
 from hexprefect.text2sql import AgentOptions, Database, answer
+from hexprefect.text2sql.mending import Mender, Tried
 from hexprefect.text2sql.respelling import respelled
 from hexprefect.text2sql.schema import Column, Schema, Table
 from tests.text2sql.conftest import GoldQuestion
@@ -38,7 +43,12 @@ def test_a_text_gets_the_spelling_or_the_column_that_holds_it(
     found_nothing: str, mended: str
 ) -> None:
     statement = "SELECT height FROM airport AS a WHERE "
-    assert respelled(statement + found_nothing, FLIGHTS) == statement + mended
+    made = respelled(statement + found_nothing, FLIGHTS)
+    assert made is not None
+    assert made.sql == statement + mended
+    [asked] = made.absent
+    assert asked.startswith('SELECT 1 FROM "airport" WHERE ')
+    assert asked.endswith(" LIMIT 1")
 
 
 @pytest.mark.parametrize(
@@ -77,6 +87,40 @@ async def test_rows_that_are_found_so_need_no_correction(shop: Database) -> None
     found = await answer("Who lives in LONDON?", database=shop, complete=complete, options=options)
     assert (found.rows, stages) == ((("Ada",),), ["candidate_generation"])
     assert [draft.by for draft in found.candidates[0].drafts] == ["model", "repair"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "rows"),
+    [
+        # Beyond the rows that values are taken from, the column holds the text as it was written.
+        ("city = 'Paris' AND id < 100", None),
+        ("city = 'OSLO' AND id < 100", None),
+        ("city IN ('OSLO', 'Rome') AND id < 100", None),
+        # It holds it nowhere.
+        ("city = 'BERN' AND id < 100", [("Somebody",)]),
+        ("city = 'Nina' AND id < 100", [("Nina",)]),
+    ],
+)
+async def test_a_text_that_the_database_holds_stays_whatever_was_kept_of_its_values(
+    tmp_path: Path, condition: str, rows: list[tuple[str]] | None
+) -> None:
+    path = tmp_path / "people.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.execute("CREATE TABLE person (id INTEGER PRIMARY KEY, city TEXT, name TEXT)")
+        first = [(1, "oslo", "Paris"), (2, "bern", "Somebody"), (3, "roma", "Nina")]
+        others = [(number, "roma", "Nobody") for number in range(4, 2_001)]
+        beyond = [(2_001, "Paris", "Last"), (2_002, "OSLO", "Last")]
+        file.executemany("INSERT INTO person VALUES (?, ?, ?)", [*first, *others, *beyond])
+        file.commit()
+    async with await Database.connect(f"sqlite:///{path}") as database:
+        mender = Mender(database, await database.schema(), "Who?")
+        sql = f"SELECT name FROM person WHERE {condition}"
+        empty = Tried(sql, await database.execute(sql))
+        assert empty.rows is not None
+        assert not empty.rows.rows
+        mended = await mender.mend(empty)
+    found = None if mended is None or mended.rows is None else list(mended.rows.rows)
+    assert found == rows
 
 
 def test_a_gold_statement_that_finds_rows_is_hardly_ever_respelt(

@@ -80,7 +80,7 @@ class DuckDBAdapter:
         dialect.default_schema_name = DEFAULT_SCHEMA
         # Nothing is begun, so that nothing is to be rolled back.
         pool = sqlalchemy.pool.NullPool(
-            lambda: _Interruptible(self._connect()),  # type: ignore[arg-type, return-value]
+            lambda: _Interruptible(self._connect()),  # type: ignore[arg-type]
             dialect=dialect,
             reset_on_return=None,
         )
