@@ -51,7 +51,12 @@ def show_query(
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Show one query: its answer, where each LLM call ran, and the scores behind each dispatch."""
+    """Show one query: its answer, where each LLM call ran, and the scores behind each dispatch.
+
+    Under `weighed` is what dispatch took for the cost of the call on an instance: its duration
+    there, `t_comp`, and the delays that it causes and suffers beside those that run there. In JSON
+    each of the `scores` is a list: instance, weighed, t_queue (both in seconds), score.
+    """
     with open_store(store, as_json=as_json) as opened:
         record = opened.read(lambda connection: query_record(connection, query))
         decisions = opened.read(lambda connection: decisions_of(connection, query))
@@ -59,7 +64,7 @@ def show_query(
         print_json(_as_json(record, decisions))
         return
     print_answer(record.get("answer") or _bare(record))
-    table = Table("stage", "why", "instance", "t_comp", "t_queue", "score", title="Decisions")
+    table = Table("stage", "why", "instance", "weighed", "t_queue", "score", title="Decisions")
     for decision in decisions:
         chosen = decision["record"]
         for score in chosen.scores:

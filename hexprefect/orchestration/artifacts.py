@@ -136,7 +136,7 @@ def _decisions(record: Record) -> list[str]:
                      stage["dispatch"]["why"]))  # fmt: skip
     if not rows:
         return []
-    columns = ("stage", "branch", "ran on", "score of each instance (t_comp, t_queue)", "because")
+    columns = ("stage", "branch", "ran on", "score of each instance (weighed, t_queue)", "because")
     alpha = f"Dispatched with α = {record['alpha']:g}." if record["alpha"] is not None else ""
     return ["", "#### Where its calls went", "", alpha, "", *markdown_table(columns, rows)]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from typing import Any
 
 from hexprefect.scheduling import Profile
 from hexprefect.simulator.engine_values import EngineOptions
@@ -68,7 +70,7 @@ def parse_cluster(
                 f"the cluster {text!r} names {hardware!r}, of which there is no profile.",
                 remedy=f"There are: {', '.join(sorted(known))}; add others with --profiles FILE.",
             )
-        if not (count or "1").isdigit() or int(count or "1") < 1:
+        if not (count or "1").isdecimal() or int(count or "1") < 1:
             raise UnknownHardware(
                 f"the cluster {text!r} has {count!r} instances of {hardware}.",
                 remedy="Write HARDWARE:COUNT with a count of at least 1.",
@@ -85,26 +87,36 @@ def read_profiles(path: Path) -> dict[str, Profile]:
     "batch_growth": …}}}`; the last two may be left out.
 
     Raises:
-        UnknownHardware: when the file does not have this form.
+        UnknownHardware: when the file does not have this form, or a number makes no sense.
     """
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["profiles"]
-        return {
-            name: Profile(
-                name=name,
-                fixed_s=float(values["c"]),
-                input_s_per_token=float(values["a"]),
-                output_s_per_token=float(values["b"]),
-                batch_growth=float(values.get("batch_growth", 0.0013)),
-                kv_tokens=values.get("kv_tokens"),
-            )
-            for name, values in entries.items()
-        }
+        return {name: _profile_of(name, values) for name, values in entries.items()}
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnknownHardware(
             f"cannot read profiles from {path}: {type(error).__name__}: {error}.",
             remedy='Expected {"profiles": {"NAME": {"c": …, "a": …, "b": …, "kv_tokens": …}}}.',
         ) from error
+
+
+def _profile_of(name: str, values: Mapping[str, Any]) -> Profile:
+    """The profile of an entry; ValueError where a number makes no sense."""
+    profile = Profile(
+        name=name,
+        fixed_s=float(values["c"]),
+        input_s_per_token=float(values["a"]),
+        output_s_per_token=float(values["b"]),
+        batch_growth=float(values.get("batch_growth", 0.0013)),
+        kv_tokens=values.get("kv_tokens"),
+    )
+    if not (0 <= profile.fixed_s < inf and 0 <= profile.batch_growth < inf):
+        raise ValueError(f"{name!r}: c and batch_growth must be numbers from 0 on")
+    if not (0 < profile.input_s_per_token < inf and 0 < profile.output_s_per_token < inf):
+        raise ValueError(f"{name!r}: a and b must be numbers above 0")
+    kv_tokens: Any = profile.kv_tokens
+    if kv_tokens is not None and (type(kv_tokens) is not int or kv_tokens < 1):
+        raise ValueError(f"{name!r}: kv_tokens must be a whole number of at least 1, or left out")
+    return profile
 
 
 def service_rates(queries: Sequence[Query], cluster: Cluster) -> tuple[float, ...]:
@@ -113,6 +125,9 @@ def service_rates(queries: Sequence[Query], cluster: Cluster) -> tuple[float, ..
     The engine's time is what counts, not a request's: prompts run one after the other, while an
     answer's tokens share their steps with those of a full batch. So a call takes
     `c + a · uncached + b · growth · output`, the rest of `b` being shared.
+
+    Raises:
+        UnknownHardware: when nothing takes any time on an instance.
     """
     rates = []
     for instance in cluster.instances:
@@ -131,6 +146,11 @@ def service_rates(queries: Sequence[Query], cluster: Cluster) -> tuple[float, ..
                 step = profile.decode_s_per_token(batch) / batch
                 seconds += profile.fixed_s + step * call.output_tokens
                 seconds += profile.input_s_per_token * max(1, call.input_tokens - cached)
+        if not seconds > 0:
+            raise UnknownHardware(
+                f"the workload takes {seconds:g} s on the instance {instance.name!r}.",
+                remedy="Give it a profile in which tokens take time.",
+            )
         rates.append(len(queries) / seconds)
     return tuple(rates)
 

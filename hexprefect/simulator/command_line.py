@@ -37,10 +37,9 @@ from hexprefect.simulator.command_options import (
     Traces,
     alpha_of,
     cluster_of,
-    engine_options,
     objective_of,
     rates_of,
-    tuned_policy,
+    tuned_for,
     workload_of,
 )
 from hexprefect.simulator.experiment import Experiment, Measured, measure_all
@@ -61,15 +60,15 @@ _err = Console(stderr=True)
 def simulate(
     traces: Traces,
     cluster: ClusterText = "heterogeneous-1",
-    rate: Rates = "1x",
+    rate: Rates = None,
     policy: Annotated[
         str, typer.Option(help=f"Names with commas, or all. There are: {', '.join(POLICIES)}.")
     ] = "rr-fcfs,hexgen,hexprefect",
     alpha: Annotated[
         str | None,
         typer.Option(
-            help="α of every policy that has one: a number, or tuned (hexprefect: with order and "
-            "depth). Default: each policy's own."
+            help="α of every policy that has one: a number, or tuned (hexprefect: with its order, "
+            "depth and overload policy). Default: each policy's own."
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each combination.")] = 1,
@@ -77,9 +76,9 @@ def simulate(
     arrivals: ArrivalText = "poisson",
     no_prefix_cache: NoPrefixCache = False,
     prefill: PrefillMode = "chunked",
-    slots: Slots = 256,
+    slots: Slots = None,
     kv_tokens: KvTokens = None,
-    model: Model = "llama-3.1-70b",
+    model: Model = None,
     profile_file: ProfileFile = None,
     queries: Number = None,
     objective: ObjectiveText = "p95",
@@ -98,10 +97,12 @@ def simulate(
         setting = Setting(
             cluster=cluster_of(
                 cluster,
-                model,
-                profile_file,
-                engine_options(prefill, slots, no_prefix_cache),
-                kv_tokens,
+                model=model,
+                profile_file=profile_file,
+                prefill=prefill,
+                slots=slots,
+                no_prefix_cache=no_prefix_cache,
+                kv_tokens=kv_tokens,
             ),
             arrivals=parse_arrivals(arrivals),
             slo_scale=slo_scale,
@@ -114,7 +115,7 @@ def simulate(
         with _progress("simulating") as bar:
             for trace in traces:
                 workload = workload_of(trace)
-                for each_rate in rates_of(rate, workload, setting.cluster):
+                for each_rate in rates_of(rate, workload, setting):
                     for name in names:
                         chosen = named_policy(name.strip())
                         if number is not None and chosen.tunes_alpha:
@@ -122,7 +123,9 @@ def simulate(
                         first = setting.experiment(trace, workload, each_rate, chosen)
                         if tuned and chosen.tunes_alpha:
                             bar.say(f"tuning {name} at {each_rate:.3f}/s")
-                            chosen = tuned_policy(first, aim, cores)
+                            tuning = tuned_for(first, aim, cores)
+                            chosen = tuning.best_tuned.policy
+                            _say_tuned(f"{name} at {each_rate:.3f}/s", tuning)
                         experiments.extend(
                             replace(first, policy=chosen, seed=seed, check_laws=check_laws)
                             for seed in range(seeds)
@@ -136,7 +139,7 @@ def simulate(
 def tune(
     traces: Traces,
     cluster: ClusterText = "heterogeneous-1",
-    rate: Rates = "1x",
+    rate: Rates = None,
     policy: Annotated[str, typer.Option(help="The policy to tune.")] = "hexprefect",
     objective: ObjectiveText = "p95",
     jointly: Annotated[
@@ -148,8 +151,9 @@ def tune(
     arrivals: ArrivalText = "poisson",
     no_prefix_cache: NoPrefixCache = False,
     prefill: PrefillMode = "chunked",
-    slots: Slots = 256,
-    model: Model = "llama-3.1-70b",
+    slots: Slots = None,
+    kv_tokens: KvTokens = None,
+    model: Model = None,
     profile_file: ProfileFile = None,
     queries: Annotated[int, typer.Option(min=10, help="Queries of the window.")] = 100,
     cores: Cores = 1,
@@ -157,12 +161,19 @@ def tune(
 ) -> None:
     """Replay a window over a grid of α, then a finer one, and print the grid and the choice.
 
-    The choice is never worse than round-robin on the window.
+    The choice is never worse than round-robin on the window, nor than the policy as it is; where
+    round-robin is the choice, the best α is printed besides.
     """
     with _errors(as_json):
         setting = Setting(
             cluster=cluster_of(
-                cluster, model, profile_file, engine_options(prefill, slots, no_prefix_cache)
+                cluster,
+                model=model,
+                profile_file=profile_file,
+                prefill=prefill,
+                slots=slots,
+                no_prefix_cache=no_prefix_cache,
+                kv_tokens=kv_tokens,
             ),
             arrivals=parse_arrivals(arrivals),
             slo_scale=slo_scale,
@@ -174,7 +185,7 @@ def tune(
         with _progress("tuning") as bar:
             for trace in traces:
                 workload = workload_of(trace)
-                for each_rate in rates_of(rate, workload, setting.cluster):
+                for each_rate in rates_of(rate, workload, setting):
                     window = setting.experiment(trace, workload, each_rate, named_policy(policy))
                     bar.begin(None)
                     tuning = tune_window(
@@ -196,6 +207,8 @@ def tune(
                 title=f"{record['trace']} at {record['rate']:.4g} queries/s, by {aim}",
             )
             _print_table([tuning.best.as_record()], title="the choice")
+            if tuning.round_robin_wins:
+                _print_table([tuning.best_tuned.as_record()], title="the best α")
 
 
 @app.command()
@@ -253,6 +266,21 @@ def reproduce(
             _print_json({"report": str(report), "records": [each.as_record() for each in results]})
         else:
             typer.echo(str(report))
+
+
+def _say_tuned(what: str, tuning: Tuning) -> None:
+    """What was chosen, which a record does not show in whole."""
+    point = tuning.best_tuned.as_record()
+    settings = ("alpha", "order", "slowdown", "late_penalty", "stretch")
+    chosen = ", ".join(f"{name} {_cell(point[name])}" for name in settings)
+    _err.print(f"{what}, tuned: {chosen}.", highlight=False, markup=False)
+    if tuning.round_robin_wins:
+        _err.print(
+            f"{what}: round-robin would have been better where it was tuned: {tuning.comparison}.",
+            style="yellow",
+            highlight=False,
+            markup=False,
+        )
 
 
 # -- printing --------------------------------------------------------------------------------------

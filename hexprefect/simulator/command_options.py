@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf, isfinite
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
 from hexprefect.errors import HexprefectError
-from hexprefect.simulator.arrivals import Arrivals
+from hexprefect.simulator.arrivals import Arrivals, recorded_rate
 from hexprefect.simulator.cluster import Cluster, capacity, parse_cluster, read_profiles
 from hexprefect.simulator.engine_values import EngineOptions, Prefill
-from hexprefect.simulator.experiment import Experiment
-from hexprefect.simulator.facts import profiles
+from hexprefect.simulator.experiment import Experiment, in_order_of_arrival
+from hexprefect.simulator.facts import MODELS, profiles
 from hexprefect.simulator.generator import named_workload
 from hexprefect.simulator.policies import Policy
 from hexprefect.simulator.recorded import from_store, read_cluster, read_window
-from hexprefect.simulator.tuner import OBJECTIVES, CannotTune, Objective, tune
+from hexprefect.simulator.tuner import OBJECTIVES, Objective, Tuning, tune
 from hexprefect.simulator.workload import Query, read_workload
 
 TUNING_SEED = 1000
@@ -41,11 +42,12 @@ ClusterText = Annotated[
     ),
 ]
 Rates = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--rate",
         help="Queries a second, several with commas. With an x, multiples of the cluster's "
-        "estimated capacity for the trace: 0.5x,1x,2x.",
+        "estimated capacity for the trace: 0.5x,1x,2x. Default: 1x; of recorded arrivals, their "
+        "own. Phases have theirs.",
     ),
 ]
 ArrivalText = Annotated[
@@ -65,13 +67,23 @@ PrefillMode = Annotated[
     str, typer.Option(help="How engines treat prompts: chunked (vLLM's default) or first.")
 ]
 Slots = Annotated[
-    int, typer.Option(min=1, help="Sequences an engine runs at once (vLLM's max_num_seqs).")
+    int | None,
+    typer.Option(
+        min=1,
+        help="Sequences an engine runs at once (vLLM's max_num_seqs). Default: 256; of a store's "
+        "instances, what each has, and never more.",
+    ),
 ]
 KvTokens = Annotated[
     int | None,
     typer.Option(min=1, help="KV memory of every instance, in tokens, instead of its profile's."),
 ]
-Model = Annotated[str, typer.Option(help="Profiles: llama-3.1-70b or qwen3-30b-a3b.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="Profiles: llama-3.1-70b (default) or qwen3-30b-a3b. A store's instances have theirs."
+    ),
+]
 ProfileFile = Annotated[
     Path | None, typer.Option("--profiles", help="JSON file with profiles of your own.")
 ]
@@ -86,12 +98,20 @@ Cores = Annotated[int, typer.Option(min=1, help="Processes at once.")]
 ObjectiveText = Annotated[str, typer.Option("--objective", help="p95, attainment or mean.")]
 
 
+class BadOption(HexprefectError):
+    """An option of the command line that cannot be understood."""
+
+
 class Setting:
     """What all experiments of one command have in common."""
 
     def __init__(
         self, *, cluster: Cluster, arrivals: Arrivals, slo_scale: float, number: int | None
     ) -> None:
+        if not isfinite(slo_scale):
+            raise BadOption(
+                f"--slo-scale {slo_scale} is no number.", remedy="Give one of at least 0.1."
+            )
         self.cluster = cluster
         self.arrivals = arrivals
         self.slo_scale = slo_scale
@@ -113,10 +133,6 @@ class Setting:
         )
 
 
-class BadOption(HexprefectError):
-    """An option of the command line that cannot be understood."""
-
-
 def name_of(trace: str) -> str:
     """What a trace is called in records; a URL may hold a password, and so is not shown."""
     return "store" if is_store(trace) else Path(trace).stem
@@ -136,47 +152,99 @@ def workload_of(trace: str) -> tuple[Query, ...]:
     return read_workload(Path(trace))
 
 
-def engine_options(prefill: str, slots: int, no_prefix_cache: bool) -> EngineOptions:
-    """The engines, as the options say."""
+def cluster_of(
+    text: str,
+    *,
+    model: str | None,
+    profile_file: Path | None,
+    prefill: str,
+    slots: int | None,
+    no_prefix_cache: bool,
+    kv_tokens: int | None = None,
+) -> Cluster:
+    """The cluster, with the engines and the profiles that the options say.
+
+    Raises:
+        BadOption: for an option that cannot be understood, or not beside a store's instances.
+    """
     if prefill not in ("chunked", "first"):
         raise BadOption(f"--prefill {prefill!r} does not exist.", remedy="Use chunked or first.")
-    return EngineOptions(
-        prefill=cast(Prefill, prefill), slots=slots, prefix_cache=not no_prefix_cache
+    options = EngineOptions(prefill=cast(Prefill, prefill), prefix_cache=not no_prefix_cache)
+    if is_store(text):
+        for option, given in (("--model", model), ("--profiles", profile_file)):
+            if given is not None:
+                raise BadOption(
+                    f"{option} has no meaning beside the instances of a store: each has its own "
+                    "profile.",
+                    remedy="Leave it out, or write the cluster as HARDWARE:COUNT,….",
+                )
+        cluster = _with_engines(from_store(text, read_cluster), options, slots)
+    else:
+        known = dict(profiles(model or MODELS[0]))
+        if profile_file is not None:
+            known |= read_profiles(profile_file)
+        options = options if slots is None else replace(options, slots=slots)
+        cluster = parse_cluster(text, options=options, known=known)
+    return cluster if kv_tokens is None else _with_memory(cluster, kv_tokens)
+
+
+def _with_engines(cluster: Cluster, options: EngineOptions, slots: int | None) -> Cluster:
+    """The instances with these options, but no more slots than each has."""
+    return replace(
+        cluster,
+        instances=tuple(
+            replace(
+                each,
+                options=replace(
+                    options, slots=min(each.options.slots, slots or each.options.slots)
+                ),
+            )
+            for each in cluster.instances
+        ),
     )
 
 
-def cluster_of(
-    text: str,
-    model: str,
-    profile_file: Path | None,
-    options: EngineOptions,
-    kv_tokens: int | None = None,
-) -> Cluster:
-    """The cluster, with profiles of one's own where a file is given."""
-    if is_store(text):
-        return from_store(text, read_cluster)
-    known = dict(profiles(model))
-    if profile_file is not None:
-        known |= read_profiles(profile_file)
-    if kv_tokens is not None:
-        known = {name: replace(each, kv_tokens=kv_tokens) for name, each in known.items()}
-    return parse_cluster(text, options=options, known=known)
+def _with_memory(cluster: Cluster, kv_tokens: int) -> Cluster:
+    return replace(
+        cluster,
+        instances=tuple(
+            replace(each, profile=replace(each.profile, kv_tokens=kv_tokens))
+            for each in cluster.instances
+        ),
+    )
 
 
-def rates_of(text: str, workload: tuple[Query, ...], cluster: Cluster) -> list[float]:
-    """Queries a second; multiples of the estimated capacity where they end in x."""
+def rates_of(text: str | None, workload: tuple[Query, ...], setting: Setting) -> list[float]:
+    """Queries a second; multiples of the estimated capacity where they end in x.
+
+    Raises:
+        BadOption: for what is no rate, or a rate beside phases.
+        BadArrivals: for a recording in which a query has no moment.
+    """
+    if setting.arrivals.kind == "phases":
+        if text is not None:
+            raise BadOption(
+                f"--rate {text!r} has no meaning beside --arrivals phases.",
+                remedy="Leave it out: the phases have their rates.",
+            )
+        return [setting.arrivals.phases_rate]
+    if setting.arrivals.kind == "recorded" and text is None:
+        return [recorded_rate(in_order_of_arrival(workload)[1])]
     rates = []
-    for part in text.split(","):
+    for part in (text or "1x").split(","):
         number, relative = part.strip(), part.strip().endswith("x")
         try:
             rate = float(number.removesuffix("x"))
         except ValueError:
             rate = 0.0
-        if not rate > 0:
+        if relative and rate > 0:
+            rate *= capacity(workload, setting.cluster)
+        if not 0 < rate < inf:
             raise BadOption(
-                f"--rate {part!r} is no positive rate.", remedy="Write 0.2,0.4 or 0.5x,1x."
+                f"--rate {part!r} is no positive, finite rate.",
+                remedy="Write 0.2,0.4 or 0.5x,1x.",
             )
-        rates.append(rate * capacity(workload, cluster) if relative else rate)
+        rates.append(rate)
     return rates
 
 
@@ -202,17 +270,13 @@ def objective_of(text: str) -> Objective:
     return text
 
 
-def tuned_policy(window: Experiment, objective: Objective, cores: int) -> Policy:
-    """The policy tuned on a window of its own; α alone, except for ours."""
-    try:
-        tuning = tune(
-            replace(window, number=min(window.number or 200, 200)),
-            objective=objective,
-            seeds=(TUNING_SEED, TUNING_SEED + 1),
-            alphas=tuple(round(0.1 * step, 1) for step in range(11)),
-            jointly=window.policy.name == "hexprefect" and objective != "p95",
-            cores=cores,
-        )
-    except CannotTune:
-        return window.policy
-    return tuning.policy if tuning.policy.tunes_alpha else window.policy
+def tuned_for(window: Experiment, objective: Objective, cores: int) -> Tuning:
+    """The window's policy tuned on a window of its own; α alone, except for ours."""
+    return tune(
+        replace(window, number=min(window.number or 200, 200)),
+        objective=objective,
+        seeds=(TUNING_SEED, TUNING_SEED + 1),
+        alphas=tuple(round(0.1 * step, 1) for step in range(11)),
+        jointly=window.policy.name == "hexprefect",
+        cores=cores,
+    )

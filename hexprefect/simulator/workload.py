@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ from hexprefect.simulator.facts import static_prompt_tokens
 
 PARALLEL_STAGES = ("generate_candidate", "evaluate")
 """Stages whose consecutive calls in a reference trace are parallel (prefixes of their names)."""
+
+
+MOST_TOKENS = 1_000_000_000
+"""Of a prompt or an answer: more is a mistake in the trace."""
 
 
 class BadWorkload(HexprefectError):
@@ -56,25 +61,43 @@ class Query:
 
     def __post_init__(self) -> None:
         if not self.calls:
-            raise BadWorkload("a query has no call", remedy="Drop it from the trace.")
+            raise BadWorkload("a query has no call.", remedy="Drop it from the trace.")
+        if self.arrived_at is not None and not isfinite(self.arrived_at):
+            raise BadWorkload(
+                f"a query arrives at {self.arrived_at}.", remedy="A number of seconds is needed."
+            )
+        if self.slo_s is not None and not 0 < self.slo_s < inf:
+            raise BadWorkload(
+                f"a query has an SLO of {self.slo_s} s.", remedy="A positive number is needed."
+            )
         followers: list[list[int]] = [[] for _ in self.calls]
         seen: dict[str, int] = {}
         visits = []
         for index, call in enumerate(self.calls):
-            if call.input_tokens < 1 or call.output_tokens < 0:
+            if not (
+                1 <= call.input_tokens <= MOST_TOKENS and 0 <= call.output_tokens <= MOST_TOKENS
+            ):
                 raise BadWorkload(
                     f"call {index} ({call.stage}) has {call.input_tokens} input and "
-                    f"{call.output_tokens} output tokens",
-                    remedy="At least 1 and 0 are needed.",
+                    f"{call.output_tokens} output tokens.",
+                    remedy=f"At least 1 and 0 are needed, at most {MOST_TOKENS:,} of each.",
+                )
+            if any(tokens < 0 for _, tokens in call.prefix):
+                raise BadWorkload(
+                    f"call {index} ({call.stage}) has the prefix {call.prefix}.",
+                    remedy="A segment has at least 0 tokens.",
                 )
             if sum(tokens for _, tokens in call.prefix) > call.input_tokens:
-                raise BadWorkload(f"the prefix of call {index} is longer than its prompt")
+                raise BadWorkload(
+                    f"the prefix of call {index} is longer than its prompt.",
+                    remedy="The input tokens of a call include those of its prefix.",
+                )
             visits.append(seen.get(call.stage, 0))
             seen[call.stage] = visits[-1] + 1
             for need in call.needs:
                 if not 0 <= need < index:
                     raise BadWorkload(
-                        f"call {index} needs call {need}", remedy="Needs point to earlier calls."
+                        f"call {index} needs call {need}.", remedy="Needs point to earlier calls."
                     )
                 followers[need].append(index)
         object.__setattr__(self, "followers", tuple(map(tuple, followers)))
@@ -198,11 +221,16 @@ def read_workload(path: Path) -> tuple[Query, ...]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadWorkload(f"cannot read the trace {path}: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadWorkload(
+            f"cannot read the trace {path}: {error}.",
+            remedy="Give a JSON or JSONL file in UTF-8, or bird, spider, bird-ours or spider-ours.",
+        ) from error
     queries = tuple(_read_queries(path, text))
     if not queries:
-        raise BadWorkload(f"the trace {path} has no query")
+        raise BadWorkload(
+            f"the trace {path} has no query.", remedy="Give a file with at least one."
+        )
     return queries
 
 
@@ -218,9 +246,9 @@ def _read_queries(path: Path, text: str) -> Iterator[Query]:
                 place = f"line {number}"
                 if line.strip():
                     yield query_from_record(json.loads(line))
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadWorkload(
-            f"{path}, {place}: {type(error).__name__}: {error}",
+            f"{path}, {place}: {type(error).__name__}: {error}.",
             remedy="Expected: the reference's JSON list of {'Text2SQLRequest': [steps]}, or JSONL "
             "with one {'calls': [...]} a line.",
         ) from error

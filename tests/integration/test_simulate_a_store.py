@@ -10,6 +10,9 @@ from typer.testing import CliRunner
 
 from hexprefect.cli import app
 from hexprefect.scheduling import Profile, RequestSize
+from hexprefect.simulator.command_options import cluster_of
+from hexprefect.simulator.engine_values import EngineOptions
+from hexprefect.simulator.recorded import from_store, read_window
 from hexprefect.store import InstanceSpec, NewQuery, NewRequest, Outcome, Store
 from hexprefect.store import queries as move_query
 from hexprefect.store import transitions as move_request
@@ -73,9 +76,55 @@ def test_recorded_queries_run_on_another_fleet(recorded: str) -> None:
     assert (record["cluster"], record["queries"]) == ("a100:1", 300)
 
 
+def test_options_of_the_engines_hold_for_the_recorded_fleet_too(recorded: str) -> None:
+    def p95(*options: str) -> float:
+        [record] = run(
+            *("simulate", recorded, "--cluster", recorded, "--rate", "4", "--policy", "hexgen"),
+            *("--queries", "40", *options),
+        )
+        return float(record["p95_s"])
+
+    base = p95()
+    assert p95("--slots", "64") == base  # each instance has four
+    assert p95("--slots", "1") > base
+    assert p95("--kv-tokens", "600") > base
+    assert p95("--prefill", "first") != base
+    assert p95("--no-prefix-cache") == base  # nothing recorded shares a prefix
+
+
+def test_prefix_caching_can_be_switched_off_on_a_recorded_fleet(recorded: str) -> None:
+    options = {"model": None, "profile_file": None, "prefill": "first", "slots": 2}
+    cluster = cluster_of(recorded, **options, no_prefix_cache=True, kv_tokens=700)
+    for instance in cluster.instances:
+        assert instance.options == EngineOptions(prefill="first", slots=2, prefix_cache=False)
+        assert instance.profile.kv_tokens == 700
+
+
+def test_a_recording_keeps_its_own_rate(recorded: str) -> None:
+    [record] = run(
+        *("simulate", recorded, "--cluster", recorded, "--arrivals", "recorded"),
+        *("--policy", "hexgen"),
+    )
+    queries = from_store(recorded, read_window).queries
+    moments = [query.arrived_at for query in queries if query.arrived_at is not None]
+    assert record["rate"] == pytest.approx(5 / (moments[-1] - moments[0]))
+
+
 def test_a_store_that_cannot_be_read_is_an_error_without_its_password() -> None:
     url = "postgresql+psycopg://reader:hunter2@127.0.0.1:9/nothing"
     result = CliRunner().invoke(app, ["simulate", url, "--json"])
     assert result.exit_code == 2
     assert "hexprefect store check" in result.output
     assert "hunter2" not in result.output
+
+
+def test_what_dispatch_weighed_is_shown_beside_each_instance(recorded: str) -> None:
+    shown = CliRunner().invoke(
+        app, ["queries", "show", "q0", "--store", recorded], env={"COLUMNS": "200"}
+    )
+    assert shown.exit_code == 0
+    assert "weighed" in shown.output
+    assert "t_comp" not in shown.output
+    [decision, *_] = run("queries", "show", "q0", "--store", recorded)["decisions"]
+    for _, weighed_s, _, _ in decision["record"]["scores"]:
+        assert f"{weighed_s:.3f} s" in shown.output

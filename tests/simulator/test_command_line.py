@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from hexprefect.simulator import Generator, write_workload
+from hexprefect.simulator import (
+    Experiment,
+    Generator,
+    named_policy,
+    parse_cluster,
+    read_workload,
+    write_workload,
+)
 from hexprefect.simulator.command_line import app
+from hexprefect.simulator.command_options import tuned_for
 
 RECORD = [
     "trace", "cluster", "rate", "policy", "alpha", "seed", "requests", "mean_s", "p50_s", "p95_s",
@@ -100,6 +109,16 @@ def test_tables_are_for_people(trace: str) -> None:
         (["--arrivals", "often"], "poisson"),
         (["--prefill", "last"], "chunked"),
         (["--model", "gpt-9"], "llama"),
+        (["--rate", "inf"], "0.5x"),
+        (["--rate", "1e999x"], "0.5x"),
+        (["--rate", "nan"], "0.5x"),
+        (["--arrivals", "gamma:inf"], "gamma:CV with CV from"),
+        (["--cluster", "a100:²"], "at least 1"),
+        (["--slo-scale", "inf"], "at least 0.1"),
+        (["--arrivals", "phases:1x10", "--rate", "1"], "Leave it out"),
+        (["--arrivals", "recorded"], "12 of 12 queries have no recorded arrival"),
+        (["--cluster", "sqlite:///gone", "--model", "llama-3.1-70b"], "each has its own profile"),
+        (["--cluster", "sqlite:///gone", "--profiles", "own.json"], "each has its own profile"),
     ],
 )
 def test_a_mistake_is_answered_with_the_way_out(
@@ -108,6 +127,88 @@ def test_a_mistake_is_answered_with_the_way_out(
     result = CliRunner().invoke(app, ["simulate", trace, "--json", *options])
     assert result.exit_code == 2
     assert remedy in json.loads(result.stdout)["error"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"a": 0.0, "b": 0.0, "c": 0.0}, "a and b must be numbers above 0"),
+        ({"b": float("inf")}, "a and b"),
+        ({"c": -5}, "c and batch_growth"),
+        ({"c": float("nan")}, "c and batch_growth"),
+        ({"batch_growth": -1}, "c and batch_growth"),
+        ({"kv_tokens": "40000"}, "whole number"),
+        ({"kv_tokens": 0}, "whole number"),
+        ({"kv_tokens": True}, "whole number"),
+        ({"a": "fast"}, "fast"),
+    ],
+)
+def test_a_profile_that_makes_no_sense_is_refused_by_name(
+    trace: str, tmp_path: Path, changed: dict[str, object], says: str
+) -> None:
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps({"profiles": {"mine": {"c": 0.1, "a": 1e-4, "b": 0.02} | changed}}))
+    code, stdout = run("simulate", trace, "--cluster", "mine:1", "--profiles", str(path), "--json")
+    assert code == 2
+    error = json.loads(stdout)["error"]
+    assert says in error
+    assert str(path) in error
+
+
+def write_recording(path: Path, gap_s: float) -> str:
+    queries = Generator(seed=1).some(6)
+    write_workload(
+        (replace(query, arrived_at=50 + gap_s * place) for place, query in enumerate(queries)), path
+    )
+    return str(path)
+
+
+def test_a_recording_is_replayed_at_its_own_rate_unless_another_is_given(tmp_path: Path) -> None:
+    trace = write_recording(tmp_path / "r.jsonl", gap_s=40.0)
+    options = ("simulate", trace, "--arrivals", "recorded", "--policy", "hexgen", "--json")
+    [own] = json.loads(run(*options)[1])
+    assert own["rate"] == pytest.approx(1 / 40)
+    assert own["queries"] == 6
+    [faster] = json.loads(run(*options, "--rate", "0.1")[1])
+    assert faster["rate"] == 0.1
+    assert faster["p95_s"] > own["p95_s"]
+    # What was recorded lasted 200 s before its last query came.
+    assert own["queries"] / own["throughput_qps"] > 200 > 6 / faster["throughput_qps"]
+
+
+def test_phases_run_once_at_their_mean_rate(trace: str) -> None:
+    _, stdout = run(
+        "simulate", trace, "--arrivals", "phases:0.1x30,0.3x10", "--policy", "hexgen", "--json"
+    )
+    [record] = json.loads(stdout)
+    assert record["rate"] == pytest.approx(0.15)
+
+
+def test_a_tuned_policy_is_told_in_whole_and_that_round_robin_would_have_been_better(
+    trace: str,
+) -> None:
+    # Under overload on one instance, first come, first served has the shortest tail.
+    result = CliRunner().invoke(
+        app,
+        ["simulate", trace, "--policy", "hexgen", "--rate", "0.3", "--alpha", "tuned",
+         "--queries", "30", "--cluster", "l40s:1", "--json"],
+    )  # fmt: skip
+    assert result.exit_code == 0
+    [record] = json.loads(result.stdout)
+    assert f"tuned: alpha {record['alpha']:.4g}, order urgency" in " ".join(result.stderr.split())
+    assert "round-robin would have been better" in " ".join(result.stderr.split())
+
+
+def test_ours_is_tuned_with_the_rest_of_its_policy_for_every_objective(trace: str) -> None:
+    queries = read_workload(Path(trace))
+    cluster = parse_cluster("a100:1,l40s:1")
+    for name, jointly in (("hexprefect", True), ("hexgen", False)):
+        window = Experiment(
+            trace="t", queries=queries, cluster=cluster, policy=named_policy(name), rate=0.1,
+            number=10,
+        )  # fmt: skip
+        points = tuned_for(window, "p95", 1).points
+        assert (len({point.policy.slowdown for point in points}) > 3) == jointly
 
 
 def test_a_missing_trace_is_named() -> None:

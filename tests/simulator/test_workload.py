@@ -78,6 +78,17 @@ def test_our_own_format_comes_back_as_it_was(
     assert read_workload(path) == tuple(queries)
 
 
+def a_call(**fields: str) -> str:
+    written = {"stage": '"x"', "input_tokens": "50", "output_tokens": "1", **fields}
+    inside = ", ".join(f'"{name}": {value}' for name, value in written.items())
+    return f'{{"calls": [{{{inside}}}]}}'
+
+
+def a_query(**fields: str) -> str:
+    inside = ", ".join(f'"{name}": {value}' for name, value in fields.items())
+    return a_call().replace("{", f"{{{inside}, ", 1)
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [
@@ -90,12 +101,29 @@ def test_our_own_format_comes_back_as_it_was(
             "line 1",
         ),
         ("not json", "line 1"),
+        ('["no query"]', "query 1"),
+        (a_call(input_tokens="1e400"), "line 1"),
+        (a_call(input_tokens="1e300"), "1,000,000,000"),
+        (a_call(output_tokens="NaN"), "line 1"),
+        (a_call(prefix='[["k", -9000], ["l", 9000]]'), "at least 0"),
+        (a_query(slo_s="NaN"), "line 1: a query has an SLO of nan"),
+        (a_query(slo_s="-1"), "SLO"),
+        (a_query(slo_s="Infinity"), "SLO"),
+        (a_query(arrived_at="Infinity"), "line 1: a query arrives at inf"),
+        (a_query(arrived_at="NaN"), "seconds"),
     ],
 )
 def test_a_bad_trace_is_refused_with_its_place(text: str, names: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(text)
     with pytest.raises(BadWorkload, match=names):
+        read_workload(path)
+
+
+def test_a_trace_that_is_not_text_is_named_with_the_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(a_query(tenant='"größe"').encode("latin-1"))
+    with pytest.raises(BadWorkload, match=r"trace\.jsonl.* in UTF-8"):
         read_workload(path)
 
 
