@@ -356,6 +356,29 @@ def mariadb_state(server: MariaDB) -> list[list[tuple[Any, ...]]]:
     ]
 
 
+def run_as_owner(engine: Engine, script: str) -> None:
+    """Run statements, parted by `;`, as somebody who may change the shop."""
+    match engine.dialect:
+        case "sqlite":
+            with contextlib.closing(sqlite3.connect(engine.url[len("sqlite:///") :])) as file:
+                file.executescript(script)
+        case "duckdb":
+            with duckdb.connect(engine.url[len("duckdb:///") :]) as opened:
+                opened.execute(script)
+        case "postgres":
+            with psycopg.connect(engine.url, autocommit=True) as connection:
+                connection.execute(script.encode())
+        case _:
+            socket = engine.url.partition("unix_socket=")[2]
+            root = pymysql.connect(
+                unix_socket=socket, user="root", database="shop", autocommit=True
+            )
+            with contextlib.closing(root), root.cursor() as cursor:
+                for statement in script.split(";"):
+                    if statement.strip():
+                        cursor.execute(statement)
+
+
 CANARY = """
 CREATE TABLE secret (id INTEGER, note TEXT);
 INSERT INTO secret VALUES (1, 'canary 7f3a');
@@ -373,27 +396,6 @@ def canary_engine(engine: Engine) -> Iterator[Engine]:
         "UPDATE customer SET city = NULL WHERE customer_id = 3;"
     )
 
-    def run(script: str) -> None:
-        match engine.dialect:
-            case "sqlite":
-                with contextlib.closing(sqlite3.connect(engine.url[len("sqlite:///") :])) as file:
-                    file.executescript(script)
-            case "duckdb":
-                with duckdb.connect(engine.url[len("duckdb:///") :]) as opened:
-                    opened.execute(script)
-            case "postgres":
-                with psycopg.connect(engine.url, autocommit=True) as connection:
-                    connection.execute(script.encode())
-            case _:
-                socket = engine.url.partition("unix_socket=")[2]
-                root = pymysql.connect(
-                    unix_socket=socket, user="root", database="shop", autocommit=True
-                )
-                with contextlib.closing(root), root.cursor() as cursor:
-                    for statement in script.split(";"):
-                        if statement.strip():
-                            cursor.execute(statement)
-
-    run(CANARY)
+    run_as_owner(engine, CANARY)
     yield engine
-    run(restore)
+    run_as_owner(engine, restore)

@@ -8,9 +8,6 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-import duckdb
-import psycopg
-import pymysql
 import pytest
 
 from hexprefect.text2sql.database import Database
@@ -19,7 +16,7 @@ from hexprefect.text2sql.patience import Patience
 from hexprefect.text2sql.reflection import reflect
 from hexprefect.text2sql.schema import Schema
 from hexprefect.text2sql.snapshots import snapshots
-from tests.text2sql.conftest import Engine
+from tests.text2sql.conftest import Engine, run_as_owner
 
 _MANY = "(SELECT 1 AS i FROM customer a, customer b, customer c, customer d, customer e)"
 ENDLESS = {
@@ -31,26 +28,6 @@ ENDLESS = {
     "generate_series(1, 1000) b",
     "mysql": "SELECT COUNT(*) AS c FROM " + ", ".join(f"{_MANY} AS {name}" for name in "pqrst"),
 }
-
-
-def run_as_owner(engine: Engine, sql: str) -> None:
-    match engine.dialect:
-        case "sqlite":
-            with contextlib.closing(sqlite3.connect(engine.url[len("sqlite:///") :])) as file:
-                file.executescript(sql)
-        case "duckdb":
-            with duckdb.connect(engine.url[len("duckdb:///") :]) as opened:
-                opened.execute(sql)
-        case "postgres":
-            with psycopg.connect(engine.url, autocommit=True) as connection:
-                connection.execute(sql.encode())
-        case _:
-            socket = engine.url.partition("unix_socket=")[2]
-            root = pymysql.connect(
-                unix_socket=socket, user="root", database="shop", autocommit=True
-            )
-            with contextlib.closing(root), root.cursor() as cursor:
-                cursor.execute(sql)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from hexprefect.errors import CallerMistake
 from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.limits import Limits
 from hexprefect.text2sql.rows import RowCollector, Rows
+from hexprefect.urls import shown_url, without_secrets
 
 _CONNECT_TIMEOUT_S = 10
 _ROWS_A_FETCH = 200
@@ -54,7 +55,7 @@ class MySQLAdapter:
     def __init__(self, url: sqlalchemy.URL) -> None:
         if not url.database:
             raise CallerMistake(
-                f"The URL {url.render_as_string(hide_password=True)} names no database.",
+                f"The URL {shown_url(url)} names no database.",
                 remedy="Write it as mysql://user:password@host:3306/database.",
             )
         self.url = url.set(drivername="mysql+pymysql")
@@ -94,8 +95,8 @@ class MySQLAdapter:
             )
         except pymysql.Error as error:
             raise CallerMistake(
-                f"The database {self.url.render_as_string(hide_password=True)} cannot be reached: "
-                f"{_message(error)}.",
+                f"The database {shown_url(self.url)} cannot be reached: "
+                f"{without_secrets(_message(error), self.url)}.",
                 remedy="Check that the server runs and that host, port, user and password are "
                 "right.",
             ) from error
@@ -138,7 +139,7 @@ class MySQLAdapter:
         return {}
 
     def version(self, connection: sqlalchemy.Connection) -> str:
-        """A digest of the columns, keys and comments that the account sees."""
+        """A digest of the columns, keys, comments and views that the account sees."""
         row = connection.execute(sqlalchemy.text(_VERSION_QUERY)).one()
         return ":".join(str(part) for part in row)
 
@@ -161,6 +162,10 @@ SELECT
   (SELECT CONCAT(COUNT(*), '/', COALESCE(SUM(CRC32(CONCAT_WS('|', table_schema, table_name,
      table_type, table_comment))), 0))
    FROM information_schema.tables
+   WHERE table_schema NOT IN ('information_schema', 'mysql', 'performance_schema', 'sys')),
+  (SELECT CONCAT(COUNT(*), '/', COALESCE(SUM(CRC32(CONCAT_WS('|', table_schema, table_name,
+     view_definition))), 0))
+   FROM information_schema.views
    WHERE table_schema NOT IN ('information_schema', 'mysql', 'performance_schema', 'sys'))
 """
 
@@ -195,7 +200,7 @@ class MySQLSession:
         if dangerous := sorted(granted - HARMLESS_PRIVILEGES):
             shown = ", ".join(dangerous[:6]) + (", …" if len(dangerous) > 6 else "")
             raise CallerMistake(
-                f"The account {name} of {self._adapter.url.render_as_string(hide_password=True)} "
+                f"The account {name} of {shown_url(self._adapter.url)} "
                 f"holds privileges that reach past a read-only transaction: {shown}.",
                 remedy="Use an account with GRANT SELECT on the databases that may be asked.",
             )
