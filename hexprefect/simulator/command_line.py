@@ -43,8 +43,15 @@ from hexprefect.simulator.command_options import (
     workload_of,
 )
 from hexprefect.simulator.experiment import Experiment, Measured, measure_all
+from hexprefect.simulator.facts import MODELS
 from hexprefect.simulator.policies import POLICIES, named_policy
-from hexprefect.simulator.reproduction import BASELINES, Evaluation, write_report
+from hexprefect.simulator.reproduction import (
+    BASELINES,
+    SEEDS,
+    Evaluation,
+    reproduce_command,
+    write_report,
+)
 from hexprefect.simulator.tuner import Tuning
 from hexprefect.simulator.tuner import tune as tune_window
 from hexprefect.simulator.workflow_effect import Effect, workflow_effect
@@ -218,11 +225,11 @@ def reproduce(
         list[str] | None,
         typer.Option("--trace", help="Traces; default: the generated bird and spider."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each combination.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each combination.")] = SEEDS,
     queries: Number = None,
-    models: Annotated[
-        str, typer.Option("--models", help="Models, with commas.")
-    ] = "llama-3.1-70b,qwen3-30b-a3b",
+    models: Annotated[str, typer.Option("--models", help="Models, with commas.")] = ",".join(
+        MODELS
+    ),
     policies: Annotated[str, typer.Option("--policy", help="Policies, with commas.")] = ",".join(
         BASELINES
     ),
@@ -258,8 +265,14 @@ def reproduce(
                     number=evaluation.number or 300,
                     seeds=evaluation.seeds,
                 )
-        command = "hexprefect reproduce " + " ".join(
-            ["--out DIR", *(f"--trace {Path(name).name}" for name in workloads)]
+        command = reproduce_command(
+            traces=traces or [],
+            seeds=seeds,
+            queries=queries,
+            models=models,
+            policies=policies,
+            workflow=workflow,
+            quick=quick,
         )
         report = write_report(evaluation, results, out, command=command, effects=effects)
         if as_json:

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hexprefect.simulator.experiment import Measured
-from hexprefect.simulator.reproduction import Comparison, Evaluation, Row, geometric_mean
+from hexprefect.simulator.reproduction import (
+    ALPHA_SWEEP,
+    SWEPT,
+    Comparison,
+    Evaluation,
+    Place,
+    Row,
+    geometric_mean,
+)
 from hexprefect.simulator.workflow_effect import Effect
 
 _UNEQUAL = ("heterogeneous-1", "heterogeneous-2")
@@ -36,17 +44,27 @@ def report_text(
         "means over the seeds. Loads are multiples of the estimated capacity. Every ratio is "
         "written so that above 1 is better.\n",
         "## Claims and measurements\n",
-        _claims(table),
+        *_claims(table),
         *_effects(effects),
         "## Figures\n",
         *(f"![{Path(name).stem}]({name})\n" for name in figures),
+        *_sweeps(table),
         "## Tables\n",
         *_tables(table),
     ]
     return "\n".join(parts)
 
 
-def _claims(table: Sequence[Row]) -> str:
+def _claims(table: Sequence[Row]) -> list[str]:
+    """One table a model: a mean over models would hide that a claim holds with one alone."""
+    parts = []
+    for model in dict.fromkeys(row.place[1] for row in table):
+        mine = [row for row in table if row.place[1] == model]
+        parts += [f"### With the profiles of {model}\n", _claims_table(mine)]
+    return parts
+
+
+def _claims_table(table: Sequence[Row]) -> str:
     comparison = Comparison(table)
     highest = max(row.load for row in table)
 
@@ -100,9 +118,20 @@ def _claims(table: Sequence[Row]) -> str:
                 ratios("hexprefect", "hexgen", figure, clusters=_UNEQUAL, loads=loads),
             )
     add(
-        "P95 of least-loaded over that of hexprefect, equal instances",
+        "SLO attainment, hexprefect-attainment against hexgen, overload: at least 2.5",
         "this project",
-        ratios("hexprefect", "least-loaded", "p95_s", clusters=_EQUAL),
+        ratios(
+            "hexprefect-attainment",
+            "hexgen",
+            "slo_attainment",
+            clusters=_UNEQUAL,
+            loads=overload,
+        ),
+    )
+    add(
+        "P95 of the better of rr-fcfs and least-loaded over that of hexprefect, equal instances",
+        "this project",
+        ratios("hexprefect", ("rr-fcfs", "least-loaded"), "p95_s", clusters=_EQUAL),
     )
     return "\n".join(lines) + "\n"
 
@@ -126,14 +155,37 @@ def _effects(effects: Sequence[Effect]) -> list[str]:
     return [*lines, ""]
 
 
+def _sweeps(table: Sequence[Row]) -> list[str]:
+    """P95 over α, in seconds: a column for each place and policy that was swept."""
+    swept = {(row.place, row.label): row for row in table if "α=" in row.label}
+    if not swept:
+        return []
+    parts = ["## α\n", "P95 in seconds over α, at the highest load.\n"]
+    for place in dict.fromkeys(place for place, _ in swept):
+        names = [name for name in SWEPT if (place, f"{name} α={ALPHA_SWEEP[0]}") in swept]
+        parts += [
+            f"### α: {_title(place)}\n",
+            f"| α | {' | '.join(names)} |",
+            "| --- " * (1 + len(names)) + "|",
+        ]
+        for alpha in ALPHA_SWEEP:
+            rows = [swept[place, f"{name} α={alpha}"] for name in names]
+            parts.append(
+                f"| {alpha:g} | " + " | ".join(f"{row.figures['p95_s']:.1f}" for row in rows) + " |"
+            )
+        parts.append("")
+    return parts
+
+
+def _title(place: Place) -> str:
+    trace, model, cluster, cached = place
+    return f"{Path(trace).stem}, {model}, {cluster}, prefix caching {'on' if cached else 'off'}"
+
+
 def _tables(table: Sequence[Row]) -> list[str]:
     parts = []
     for place in dict.fromkeys(row.place for row in table):
-        trace, model, cluster, cached = place
-        parts.append(
-            f"### {Path(trace).stem}, {model}, {cluster}, prefix caching "
-            f"{'on' if cached else 'off'}\n"
-        )
+        parts.append(f"### {_title(place)}\n")
         parts.append(
             "| load | rate | policy | mean s | P95 s | P99 s | longest s | queries/s | attainment "
             "at 3 | scale for 95 % | for 99 % |"

@@ -11,7 +11,7 @@ from statistics import fmean
 from hexprefect.simulator.cluster import PAPER_CLUSTERS, Cluster, capacity, parse_cluster
 from hexprefect.simulator.engine_values import EngineOptions
 from hexprefect.simulator.experiment import Experiment, Measured, measure_all
-from hexprefect.simulator.facts import profiles
+from hexprefect.simulator.facts import MODELS, profiles
 from hexprefect.simulator.outcome import Summary
 from hexprefect.simulator.policies import POLICIES, Policy
 from hexprefect.simulator.workflow_effect import Effect
@@ -30,10 +30,14 @@ BASELINES = (
     "las",
     "hexagent",
     "hexprefect",
+    "hexprefect-attainment",
 )
 
 SWEPT = ("hexgen", "hexprefect")
 """Policies whose α is swept: on unequal clusters with prefix caching, at the highest load."""
+
+SEEDS = 3
+"""Runs of each combination where nobody says otherwise."""
 
 ALPHA_SWEEP = tuple(round(0.1 * step, 1) for step in range(11))
 
@@ -51,7 +55,7 @@ class Evaluation:
     caching: tuple[bool, ...] = (True, False)
     loads: tuple[float, ...] = (0.5, 0.75, 1.0, 1.5, 2.0)
     policies: tuple[str, ...] = BASELINES
-    seeds: int = 3
+    seeds: int = SEEDS
     number: int | None = None
 
     def places(self) -> Iterator[tuple[Place, tuple[Query, ...], Cluster]]:
@@ -165,32 +169,64 @@ class Comparison:
     def ratios(
         self,
         better: str,
-        worse: str,
+        worse: str | tuple[str, ...],
         figure: str,
         *,
         clusters: Sequence[str],
         loads: Callable[[float], bool] = lambda load: True,
     ) -> list[float]:
-        """How many times `figure` of `worse` is that of `better`, at each place and load.
+        """How many times `figure` of `worse` is that of `better`, at each place and load; of
+        several, that of the best of them there. A place where one is missing is left out.
 
         For rates (throughput, attainment) the other way round, so that above 1 is always better.
         """
+        names = (worse,) if isinstance(worse, str) else worse
+        rate = figure in ("throughput_qps", "slo_attainment")
         found = []
         for (place, load, label), row in self._rows.items():
-            other = self._rows.get((place, load, worse))
-            if label != better or place[2] not in clusters or not loads(load) or other is None:
+            others = [self._rows.get((place, load, name)) for name in names]
+            theirs = [other.figures[figure] for other in others if other is not None]
+            if label != better or place[2] not in clusters or not loads(load):
                 continue
-            mine, theirs = row.figures[figure], other.figures[figure]
-            if figure in ("throughput_qps", "slo_attainment"):
-                mine, theirs = theirs, mine
-            if mine > 0 and theirs > 0:
-                found.append(theirs / mine)
+            if len(theirs) < len(names):
+                continue
+            mine, best = row.figures[figure], max(theirs) if rate else min(theirs)
+            if mine > 0 and best > 0:
+                found.append(mine / best if rate else best / mine)
         return found
 
 
 def geometric_mean(values: Sequence[float]) -> float:
     """The mean of ratios."""
     return exp(fmean(log(value) for value in values)) if values else float("nan")
+
+
+def reproduce_command(
+    *,
+    traces: Sequence[str],
+    seeds: int,
+    queries: int | None,
+    models: str,
+    policies: str,
+    workflow: bool,
+    quick: bool,
+) -> str:
+    """The command that makes a report: what its options differ in from what they are by default,
+    traces without their folders."""
+    options = ["--out DIR", *(f"--trace {Path(name).name}" for name in traces)]
+    if models != ",".join(MODELS):
+        options.append(f"--models {models}")
+    if policies != ",".join(BASELINES):
+        options.append(f"--policy {policies}")
+    if queries is not None:
+        options.append(f"--queries {queries}")
+    if seeds != SEEDS:
+        options.append(f"--seeds {seeds}")
+    if not workflow:
+        options.append("--no-workflow")
+    if quick:
+        options.append("--quick")
+    return " ".join(["hexprefect reproduce", *options])
 
 
 def write_report(
