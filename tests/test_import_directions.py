@@ -13,13 +13,14 @@ PROJECT = "hexprefect"
 
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "urls": {"errors"},
     "completion": set(),
     "settings": {"errors"},
     "scheduling": {"errors"},
     "store": {"scheduling", "errors"},
     "instances": {"scheduling", "completion", "errors", "settings"},
     "queue": {"store", "instances", "scheduling", "completion", "errors", "settings"},
-    "text2sql": {"scheduling", "completion", "errors"},
+    "text2sql": {"scheduling", "completion", "errors", "urls"},
     "reports": {"text2sql", "errors"},
     "evaluation": {"text2sql", "instances", "completion", "errors"},
     "observability": {"store", "completion"},

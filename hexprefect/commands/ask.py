@@ -37,6 +37,7 @@ from hexprefect.store.queries import check_slo
 from hexprefect.store.values import UnknownQuery
 from hexprefect.store.views import query_record, tenant_records
 from hexprefect.text2sql import Database
+from hexprefect.urls import holds_secret, refuse_secrets
 
 DEPLOYMENT = "text2sql/ask"
 
@@ -102,12 +103,12 @@ def exit_code(record: dict[str, Any]) -> int:
 
 
 def _out_of_sight(database: str) -> str:
-    """A URL with a password, as a variable of this process: parameters are kept by Prefect."""
+    """A URL with a secret, as a variable of this process: parameters are kept by Prefect."""
     try:
         parsed = sqlalchemy.make_url(database)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         return database
-    if not parsed.password:
+    if not holds_secret(parsed):
         return database
     variable = f"HEXPREFECT_DATABASE_{uuid.uuid4().hex}"
     os.environ[variable] = database
@@ -177,7 +178,8 @@ async def ask_deployment(asked: dict[str, Any], store_url: str | None) -> dict[s
         The answer record.
 
     Raises:
-        CallerMistake: there is no such deployment.
+        CallerMistake: there is no such deployment, or the database is a URL with a secret; nothing
+            was sent then.
         NoAnswer: the flow run ended without an answer record.
     """
     from prefect.deployments import run_deployment
@@ -185,6 +187,7 @@ async def ask_deployment(asked: dict[str, Any], store_url: str | None) -> dict[s
 
     from hexprefect.settings import settings
 
+    refuse_secrets(asked["database"])
     try:
         running: Any = run_deployment(DEPLOYMENT, parameters=asked, timeout=None)
         flow_run = await running

@@ -22,6 +22,7 @@ from hexprefect.errors import NoAnswer
 from hexprefect.store import Store
 from hexprefect.store.values import UnknownQuery
 from hexprefect.store.views import query_record
+from hexprefect.urls import refuse_secrets
 
 DEFAULT_QUESTION = "How many customers live in each city? Give the city and the number."
 ANSWER_TIMEOUT_S = 900.0
@@ -64,6 +65,7 @@ def demo_command(
     is touched.
     """
     with errors_for_people(as_json=as_json):
+        refuse_secrets(database)
         asked = {"question": question, "database": database, "slo_s": slo}
         record = run(_demo(asked, _folders(state), model, worker, keep, as_json))
     if as_json:

@@ -32,7 +32,7 @@ class Stack:
         """Ask through the deployment.
 
         Raises:
-            CallerMistake: there is no such deployment.
+            CallerMistake: there is no such deployment, or the URL holds a secret.
         """
         asked = {
             "question": question.question,

@@ -14,6 +14,7 @@ from hexprefect.store.engine import store_url
 from hexprefect.store.opening import open_current
 from hexprefect.store.upgrade import StoreNotReady
 from hexprefect.store.views import request_counts
+from hexprefect.urls import shown_url
 
 app = typer.Typer(no_args_is_help=True, help="Create, migrate and check the store.")
 
@@ -44,7 +45,7 @@ def upgrade_command(store: StoreUrl = None, as_json: Json = False) -> None:
     with errors_for_people(as_json=as_json):
         url = url_of(store)
         revision = upgrade(url)
-        shown = store_url(url).render_as_string(hide_password=True)
+        shown = shown_url(store_url(url))
     if as_json:
         print_json({"store": shown, "revision": revision})
     else:

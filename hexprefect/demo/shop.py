@@ -16,6 +16,7 @@ from sqlalchemy import create_engine, inspect, text
 from hexprefect.demo.shop_rows import shop_rows
 from hexprefect.demo.shop_schema import ORDER_TOTAL_VIEW, metadata, sqlite_ddl
 from hexprefect.errors import CallerMistake
+from hexprefect.urls import shown_url
 
 
 def build_shop(path: str | os.PathLike[str], seed: int = 7) -> Path:
@@ -67,7 +68,7 @@ def load_shop(url: str, seed: int = 7) -> None:
             present = sorted(set(inspect(connection).get_table_names()) & set(metadata.tables))
             if present:
                 raise CallerMistake(
-                    f"The database {engine.url.render_as_string(hide_password=True)} already has "
+                    f"The database {shown_url(engine.url)} already has "
                     f"the tables {', '.join(present)}.",
                     remedy="Give an empty database or schema.",
                 )

@@ -18,6 +18,7 @@ from hexprefect.text2sql.access import Access
 from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.limits import Limits
 from hexprefect.text2sql.value_index import keep_indexes_in
+from hexprefect.urls import is_url, refuse_secrets
 
 DEMO = "demo"
 BLOCK_PREFIX = "block:"
@@ -82,8 +83,9 @@ async def database_url(database: str) -> str:
                 remedy="Set it where the flow runs, or give a URL or a block.",
             )
         return os.environ[name]
-    if _is_url(database):
-        return _without_password(database)
+    if is_url(database):
+        refuse_secrets(database)
+        return database
     block = await _block(database.removeprefix(BLOCK_PREFIX))
     url: SecretStr = await block.aget_url()
     return url.get_secret_value()
@@ -106,39 +108,16 @@ def shown_database(database: str) -> str:
         return database
     try:
         url = sqlalchemy.make_url(database)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         return "unreadable URL"
     if url.get_backend_name() in {"sqlite", "duckdb"} and url.database:
         return os.path.basename(url.database)
     return url.set(password=None, query={}).render_as_string()
 
 
-def _without_password(url: str) -> str:
-    try:
-        parsed = sqlalchemy.make_url(url)
-    except ArgumentError as error:
-        raise CallerMistake(
-            "The database URL cannot be read.",
-            remedy="Write it as sqlite:////absolute/path.sqlite or postgresql://user@host/name.",
-        ) from error
-    if parsed.password:
-        raise CallerMistake(
-            f"The database URL {parsed.render_as_string(hide_password=True)} holds a password, "
-            "which would be kept with the flow run.",
-            remedy="Put it into a Text2SQLDatabase block and give the block's name.",
-        )
-    return url
-
-
-def _is_url(database: str) -> bool:
-    return "://" in database or database.startswith("sqlite:")
-
-
 def _is_block(database: str) -> bool:
     """Whatever is nothing else."""
-    return (
-        database != DEMO and not database.startswith(ENVIRONMENT_PREFIX) and not _is_url(database)
-    )
+    return database != DEMO and not database.startswith(ENVIRONMENT_PREFIX) and not is_url(database)
 
 
 async def _block(name: str) -> Any:

@@ -201,7 +201,14 @@ async def test_an_account_that_reaches_past_the_transaction_is_refused(
         assert "GRANT SELECT" in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["mysql://a:s3cret@127.0.0.1:1/x", "mariadb://a:s3cret@127.0.0.1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://a:s3cret@127.0.0.1:1/x",
+        "mariadb://a:s3cret@127.0.0.1",
+        "mysql://a@127.0.0.1:1/x?passwd=s3cret",
+    ],
+)
 async def test_an_unreachable_mysql_is_named_without_its_password(url: str) -> None:
     with pytest.raises(CallerMistake) as caught:
         await Database.connect(url)

@@ -30,13 +30,13 @@ def adapter_for(url: str) -> Adapter:
     """
     try:
         parsed = sqlalchemy.make_url(url)
-    except sqlalchemy.exc.ArgumentError as error:
+    except (sqlalchemy.exc.ArgumentError, ValueError):
         # The text itself is kept out of the message: it may hold a password.
         raise CallerMistake(
             "The database URL cannot be parsed.",
             remedy="Write it as SQLAlchemy does, for example sqlite:///shop.sqlite or "
             "postgresql://user:password@host:5432/name.",
-        ) from error
+        ) from None
     kind = parsed.drivername.partition("+")[0]
     if kind not in _MODULES:
         raise CallerMistake(

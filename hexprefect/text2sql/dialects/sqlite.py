@@ -26,6 +26,7 @@ from hexprefect.text2sql.dialects.files import file_identity, file_state
 from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.limits import Limits
 from hexprefect.text2sql.rows import RowCollector, Rows
+from hexprefect.urls import shown_url
 
 DENIED_FUNCTIONS = frozenset(
     {
@@ -67,7 +68,7 @@ class SQLiteAdapter:
     def __init__(self, url: sqlalchemy.URL) -> None:
         if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
             raise CallerMistake(
-                f"The URL {url.render_as_string()} names no SQLite file.",
+                f"The URL {shown_url(url)} names no SQLite file.",
                 remedy="Give a path: sqlite:///relative.sqlite or sqlite:////absolute.sqlite.",
             )
         self.path = Path(url.database).absolute()
