@@ -9,6 +9,8 @@ from pydantic import SecretStr
 from hexprefect.errors import CallerMistake
 
 _CONNECT_LIMIT_S = 10
+_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+"""What a URL that names no driver is served with, as the store and the questions are."""
 
 
 def check_url(what: str, url: SecretStr) -> None:
@@ -23,7 +25,7 @@ def check_url(what: str, url: SecretStr) -> None:
 
     try:
         make_url(url.get_secret_value())
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise ValueError(
             f"The URL of the {what} is not a SQLAlchemy URL; write it like "
             "postgresql+psycopg://user:password@host/database or sqlite:////path/to/file."
@@ -44,8 +46,11 @@ def try_connection(what: str, url: SecretStr) -> str:
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.pool import NullPool
 
+    from hexprefect.urls import shown_url, without_secrets
+
     parsed = make_url(url.get_secret_value())
-    shown = parsed.render_as_string(hide_password=True)
+    parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
+    shown = shown_url(parsed)
     file = parsed.database if parsed.get_backend_name() == "sqlite" else None
     # SQLite would make an empty file out of a mistyped path.
     if file and file != ":memory:" and not file.startswith("file:") and not Path(file).is_file():
@@ -62,9 +67,7 @@ def try_connection(what: str, url: SecretStr) -> str:
             remedy=f"Install {missing.name}." if missing.name else None,
         ) from missing
     except SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", None) or error).strip()
-        if parsed.password:
-            reason = reason.replace(str(parsed.password), "***")
+        reason = without_secrets(str(getattr(error, "orig", None) or error).strip(), parsed)
         raise CallerMistake(
             f"The {what} {shown} does not answer: {reason}",
             remedy="Check host, port, database, user and password.",

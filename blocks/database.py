@@ -9,12 +9,16 @@ from prefect.blocks.core import Block
 from pydantic import BaseModel, Field, HttpUrl, SecretStr, field_validator, model_validator
 
 from hexprefect.blocks import logos
-from hexprefect.blocks.connection import check_url, try_connection
+from hexprefect.blocks.connection import check_url
 from hexprefect.errors import CallerMistake
 
 if TYPE_CHECKING:
     from hexprefect.text2sql.access import Access
     from hexprefect.text2sql.schema import Vocabulary
+
+
+_NAMES = {"postgres": "postgresql"}
+"""SQLAlchemy's name of a dialect, where sqlglot has another."""
 
 
 class VerifiedExample(BaseModel):
@@ -222,15 +226,12 @@ class Text2SQLDatabase(Block):
 
 
 def _try(url: SecretStr) -> str:
-    """SQLAlchemy knows most databases; DuckDB only through our own adapter."""
+    """As a question would be asked: with the same driver, and an account that is let in."""
     from hexprefect.text2sql.dialects.registry import adapter_for
 
-    text = url.get_secret_value()
-    if not text.startswith("duckdb"):
-        return try_connection("database", url)
-    adapter = adapter_for(text)
+    adapter = adapter_for(url.get_secret_value())
     adapter.open().close()
-    return adapter.dialect
+    return _NAMES.get(adapter.dialect, adapter.dialect)
 
 
 def _frozen(columns: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:

@@ -164,10 +164,14 @@ class TestText2SQLDatabase:
         assert list(tmp_path.iterdir()) == []
 
     def test_a_refused_connection_keeps_the_password_to_itself(self) -> None:
-        url = "postgresql+psycopg://me:hunter2@127.0.0.1:9/db"
-        with pytest.raises(CallerMistake, match="does not answer") as mistake:
-            Text2SQLDatabase(url=SecretStr(url)).test_connection()
-        assert "hunter2" not in str(mistake.value)
+        for kind in ("postgresql+psycopg2", "postgresql", "mysql", "mariadb+mysqlconnector"):
+            for url in (
+                f"{kind}://me:hunter2@127.0.0.1:9/db",
+                f"{kind}://me@127.0.0.1:9/db?password=hunter2",
+            ):
+                with pytest.raises(CallerMistake, match="cannot be reached") as mistake:
+                    Text2SQLDatabase(url=SecretStr(url)).test_connection()
+                assert "hunter2" not in str(mistake.value)
 
     def test_what_is_no_url_is_refused_without_being_repeated(self) -> None:
         with pytest.raises(ValidationError, match="not a SQLAlchemy URL") as mistake:
@@ -249,6 +253,12 @@ class TestHexgenStore:
     def test_it_refuses_what_is_no_url(self) -> None:
         with pytest.raises(ValidationError, match="not a SQLAlchemy URL"):
             HexgenStore(url=SecretStr("nonsense"))
+
+    def test_a_url_needs_no_driver_in_it_and_shows_no_secret(self) -> None:
+        url = "postgresql://me@127.0.0.1:9/db?sslpassword=hunter2"
+        with pytest.raises(CallerMistake, match="does not answer") as mistake:
+            HexgenStore(url=SecretStr(url)).test_connection()
+        assert "hunter2" not in str(mistake.value)
 
     def test_a_driver_that_is_missing_is_named(self) -> None:
         with pytest.raises(CallerMistake, match="driver that is not installed"):
