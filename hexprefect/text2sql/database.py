@@ -29,6 +29,7 @@ from hexprefect.text2sql.patience import Patience
 from hexprefect.text2sql.rows import Rows
 from hexprefect.text2sql.schema import NO_VOCABULARY, Schema, Vocabulary
 from hexprefect.text2sql.snapshots import snapshots
+from hexprefect.urls import shown_url
 
 _GRACE_S = 5.0
 """How long an interrupted statement may take to let go before its session is given up."""
@@ -58,7 +59,7 @@ class Database:
         self.adapter = adapter
         self.limits = limits
         self.url = url
-        """The URL as it may be shown: without its password."""
+        """The URL as it may be shown: without its secrets."""
         self.access = tuple(access)
         self.vocabulary = vocabulary
         self.refusals = AuditTrail(url, tenant)
@@ -100,7 +101,7 @@ class Database:
         parsed = sqlalchemy.make_url(url)
         database = cls(
             adapter,
-            url=parsed.render_as_string(hide_password=True),
+            url=shown_url(parsed),
             limits=limits or Limits(),
             key=parsed.render_as_string(hide_password=False),
             tenant=tenant,

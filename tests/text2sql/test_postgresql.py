@@ -11,6 +11,7 @@ import pytest
 
 from hexprefect.errors import CallerMistake
 from hexprefect.text2sql.database import Database
+from hexprefect.text2sql.dialects import postgresql
 from hexprefect.text2sql.dialects.postgresql import _explain
 from hexprefect.text2sql.errors import StatementFailed, StatementRefused
 from hexprefect.text2sql.limits import Limits
@@ -212,8 +213,9 @@ async def test_leaving_read_only_mode_from_inside_is_refused(postgres_shop: Data
         )
 
 
-async def test_an_unreachable_server_is_named_without_its_password() -> None:
-    url = "postgresql://someone:s3cret@127.0.0.1:1/nothing"
+@pytest.mark.parametrize("place", ["someone:s3cret@127.0.0.1:1/d", "127.0.0.1:1/d?password=s3cret"])
+async def test_an_unreachable_server_is_named_without_its_password(place: str) -> None:
+    url = f"postgresql://{place}"
     with pytest.raises(CallerMistake) as caught:
         await Database.connect(url)
     assert "s3cret" not in str(caught.value)
@@ -247,3 +249,48 @@ async def test_string_literals_mean_the_same_to_the_guard_and_to_the_server(
             raw = None
         if raw is not None:
             assert (await postgres_shop.run_checked(checked)).rows == raw.rows, sql
+async def test_a_password_among_the_parameters_reaches_no_record(postgres_server: str) -> None:
+    async with await Database.connect(f"{postgres_server}&password=s3cret") as database:
+        assert "s3cret" not in database.url
+        with pytest.raises(StatementRefused):
+            await database.execute("SELECT 1; SELECT 2")
+        [refusal] = database.refusals
+        assert "s3cret" not in refusal.database
+
+
+async def test_an_account_that_no_wall_holds_is_warned_of_once(
+    postgres_server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(postgresql, "_warned_of", set())
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute("CREATE ROLE climber LOGIN IN ROLE pg_read_server_files")
+    try:
+        for user, powers in (("postgres", "postgres"), ("climber", "pg_read_server_files")):
+            caplog.clear()
+            url = postgres_server.replace("postgres:@", f"{user}:@", 1)
+            for _ in range(2):
+                async with await Database.connect(url):
+                    """It answers."""
+            [record] = [item for item in caplog.records if item.name == postgresql.__name__]
+            assert f"may act as {powers}" in record.getMessage()
+            assert "GRANT SELECT" in record.getMessage()
+        caplog.clear()
+        async with await Database.connect(postgres_server.replace("postgres:@", "reader:@", 1)):
+            assert not [item for item in caplog.records if item.name == postgresql.__name__]
+    finally:
+        with psycopg.connect(postgres_server, autocommit=True) as connection:
+            connection.execute("DROP ROLE climber")
+
+
+async def test_a_plain_role_reads_no_file_even_past_the_guard(postgres_server: str) -> None:
+    url = postgres_server.replace("postgres:@", "reader:@", 1)
+    async with await Database.connect(url) as database:
+        for sql in (
+            "SELECT pg_read_file('/etc/hostname')",
+            "SELECT set_config('role', 'none', true), (SELECT word FROM ts_stat("
+            "'SELECT to_tsvector(pg_read_file(''/etc/hostname''))') LIMIT 1)",
+        ):
+            with pytest.raises(StatementFailed, match="permission denied"):
+                await database._run(sql)
+
+

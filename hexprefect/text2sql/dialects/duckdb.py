@@ -26,6 +26,7 @@ from hexprefect.text2sql.dialects.files import file_state
 from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.limits import Limits
 from hexprefect.text2sql.rows import RowCollector, Rows
+from hexprefect.urls import shown_url
 
 _MEMORY_LIMIT = "2GB"
 """For all statements of one file together; one that needs more fails instead of the process."""
@@ -59,7 +60,7 @@ class DuckDBAdapter:
     def __init__(self, url: sqlalchemy.URL) -> None:
         if not url.database or url.database == ":memory:" or url.database.startswith("md:"):
             raise CallerMistake(
-                f"The URL {url.render_as_string()} names no DuckDB file.",
+                f"The URL {shown_url(url)} names no DuckDB file.",
                 remedy="Give a path: duckdb:///relative.duckdb or duckdb:////absolute.duckdb.",
             )
         self.path = Path(url.database).absolute()

@@ -4,12 +4,16 @@ The walls, outermost first: the role (a superuser is lowered to `pg_read_all_dat
 transaction, a server-side cursor sent through the extended protocol (`DECLARE … CURSOR FOR` takes
 one SELECT or VALUES, so neither a second statement nor a data-changing CTE gets through),
 `statement_timeout`, a cancel request from the client, and `DISCARD ALL` before the next use.
+
+The first does not hold a superuser: `set_config('role', 'none', true)` takes the rights back, and
+PostgreSQL has no way to give them up for good. Of such an account the adapter warns.
 https://www.postgresql.org/docs/current/sql-declare.html
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -22,12 +26,22 @@ from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.limits import Limits
 from hexprefect.text2sql.rows import RowCollector, Rows
 
+from hexprefect.urls import shown_url, without_secrets
+
+logger = logging.getLogger(__name__)
 _CONNECT_TIMEOUT_S = 10
 _CANCEL_TIMEOUT_S = 2.0
 _ROWS_A_FETCH = 200
 _READ_EVERYTHING_ROLE = "pg_read_all_data"
 _FIRST_VERSION_WITH_READ_ROLE = 140_000
 
+_REACH_PAST_A_TRANSACTION = (
+    "pg_read_server_files",
+    "pg_write_server_files",
+    "pg_execute_server_program",
+)
+_warned_of: set[str] = set()
+"""Databases with the account in their URL, as they may be shown."""
 
 _CLASSES_OF_THE_CONNECTION = ("08", "58")
 _STATES_OF_THE_CONNECTION = frozenset(
@@ -68,12 +82,29 @@ class PostgreSQLAdapter:
             )
         except psycopg.Error as error:
             raise CallerMistake(
-                f"The database {self.url.render_as_string(hide_password=True)} cannot be reached: "
-                f"{_without_password(str(error).strip(), self.url)}.",
+                f"The database {shown_url(self.url)} cannot be reached: "
+                f"{without_secrets(str(error).strip(), self.url)}.",
                 remedy="Check that the server runs and that host, port, user and password are "
                 "right.",
             ) from error
-        return PostgreSQLSession(connection)
+        session = PostgreSQLSession(connection)
+        self._warn_of(session.powers)
+        return session
+
+    def _warn_of(self, powers: tuple[str, ...]) -> None:
+        """Say once that the database's own wall does not hold for this account."""
+        shown = shown_url(self.url)
+        if not powers or shown in _warned_of:
+            return
+        _warned_of.add(shown)
+        logger.warning(
+            "The account of %s may act as %s: a statement that got past the guard could read files "
+            "and more, as nothing of PostgreSQL holds such an account back. Use a role that can "
+            "only read: CREATE ROLE reader LOGIN PASSWORD '…'; "
+            "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader.",
+            shown,
+            ", ".join(powers[:4]),
+        )
 
     def reflection_engine(self) -> sqlalchemy.Engine:
         """Engine for SQLAlchemy's catalogue queries, in read-only transactions."""
@@ -140,6 +171,8 @@ class PostgreSQLSession:
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         self._connection = connection
         row = connection.execute(
+        self.powers = _powers(connection)
+        """Superusers and roles over the server's files that the account is or may become."""
             "SELECT rolsuper FROM pg_roles WHERE rolname = current_user"
         ).fetchone()
         self._must_be_lowered = bool(row and row[0]) and (
@@ -193,6 +226,15 @@ class PostgreSQLSession:
 
 
 def _collect(
+def _powers(connection: psycopg.Connection[tuple[Any, ...]]) -> tuple[str, ...]:
+    found = connection.execute(
+        "SELECT rolname FROM pg_roles WHERE (rolsuper OR rolname = ANY(%s)) "
+        "AND pg_has_role(current_user, oid, 'MEMBER') ORDER BY rolname <> current_user, rolname",
+        (list(_REACH_PAST_A_TRANSACTION),),
+    ).fetchall()
+    return tuple(str(name) for (name,) in found)
+
+
     cursor: psycopg.ServerCursor[tuple[Any, ...]], collector: RowCollector, *, deadline: float
 ) -> None:
     while batch := cursor.fetchmany(collector.portion(_ROWS_A_FETCH)):
@@ -227,8 +269,3 @@ def _is_of_the_connection(error: psycopg.Error) -> bool:
     if state is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return state.startswith(_CLASSES_OF_THE_CONNECTION) or state in _STATES_OF_THE_CONNECTION
-
-
-def _without_password(message: str, url: sqlalchemy.URL) -> str:
-    password = str(url.password) if url.password else None
-    return message.replace(password, "***") if password else message
