@@ -8,10 +8,15 @@ be traced, and none that can be overlooked: `*`, a whole row, a NATURAL JOIN see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 
+from hexprefect.errors import CallerMistake
 from hexprefect.text2sql.schema import ForeignKey, Schema, Table
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,19 +73,67 @@ def restricted(schema: Schema, access: Access) -> Schema:
     )
 
 
+def check_names(schema: Schema, access: Sequence[Access]) -> None:
+    """Hold the names of allow-lists against the catalogue.
+
+    A list of columns whose table is misspelt, or was renamed, would hold nothing back.
+
+    Args:
+        schema: the whole catalogue.
+        access: what may be read of it.
+
+    Raises:
+        CallerMistake: names that the catalogue has not. Near ones are named as far as they may be
+            read; all of them are in the log, for whoever keeps the lists.
+    """
+    unknown = tuple(dict.fromkeys(name for item in access for name in unknown_names(schema, item)))
+    if not unknown:
+        return
+    visible = schema
+    for item in access:
+        visible = restricted(visible, item)
+    logger.error("names that the catalogue has not: %s", "; ".join(_with_near(unknown, schema)))
+    raise CallerMistake(
+        "What may be read of this database is given in names that it has not: "
+        f"{'; '.join(_with_near(unknown, visible))}.",
+        remedy="Correct the schemas, tables and columns of its Text2SQLDatabase block.",
+    )
+
+
 def unknown_names(schema: Schema, access: Access) -> tuple[str, ...]:
     """Names of the allow-list that the catalogue has not: misspelt, or dropped since."""
     known = {table.schema or schema.default_schema for table in schema.tables}
+    # A default schema without a name (SQLite) may be called anything.
+    are_named = schema.default_schema is not None
     return (
-        *(name for name in access.schemas or () if name not in known),
+        *(
+            name
+            for name in access.schemas or ()
+            if are_named and name not in {*known, schema.default_schema}
+        ),
         *(name for name in access.tables if _named(schema, name) is None),
+        *(name for name in access.columns if _named(schema, name) is None),
         *(
             f"{name}.{column}"
             for name, columns in access.columns.items()
             for column in columns
-            if (table := _named(schema, name)) is None or table.column(column) is None
+            if (table := _named(schema, name)) is not None and table.column(column) is None
         ),
     )
+
+
+def _with_near(names: Sequence[str], schema: Schema) -> list[str]:
+    """Each name with those of the schema that resemble it."""
+    known = {table.full_name for table in schema.tables}
+    known |= {table.schema for table in schema.tables if table.schema is not None}
+    columns = {
+        f"{table.full_name}.{column.name}" for table in schema.tables for column in table.columns
+    }
+    found = []
+    for name in names:
+        near = get_close_matches(name, known, n=3) or get_close_matches(name, columns, n=3)
+        found.append(f"{name} (near: {', '.join(near)})" if near else name)
+    return found
 
 
 def _named(schema: Schema, name: str) -> Table | None:

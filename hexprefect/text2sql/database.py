@@ -18,7 +18,7 @@ import anyio.to_thread
 import sqlalchemy
 
 from hexprefect.errors import CallerMistake
-from hexprefect.text2sql.access import Access
+from hexprefect.text2sql.access import Access, check_names
 from hexprefect.text2sql.audit import AuditTrail
 from hexprefect.text2sql.dialects.adapter import Adapter, Session
 from hexprefect.text2sql.dialects.registry import adapter_for
@@ -126,7 +126,7 @@ class Database:
             refresh: read the catalogue in any case, for example after it was changed.
 
         Raises:
-            CallerMistake: the catalogue cannot be read.
+            CallerMistake: the catalogue cannot be read, or lacks a name of what may be read.
         """
         async with self._schema_lock:
             now = time.monotonic()
@@ -263,6 +263,7 @@ class Database:
             snapshot = snapshots.current(
                 self._key, self.adapter, refresh=refresh, patience=patience
             )
+            check_names(snapshot.schema, self.access)
             return snapshot.form(self.access, self.vocabulary)
 
         reading = asyncio.ensure_future(self._in_thread(form))

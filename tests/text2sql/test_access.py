@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hexprefect.text2sql.access import Access, restricted, unknown_names
+from hexprefect.errors import CallerMistake
+from hexprefect.text2sql.access import Access, check_names, restricted, unknown_names
 from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.errors import StatementRefused
 from hexprefect.text2sql.guard import check
@@ -92,8 +93,48 @@ def test_names_that_the_catalogue_has_not_are_found() -> None:
     access = Access(
         schemas=("nowhere",), tables=("customr",), columns={"customer": ("nam",), "gone": ("a",)}
     )
-    assert unknown_names(shop(), access) == ("nowhere", "customr", "customer.nam", "gone.a")
+    found = ("customr", "gone", "customer.nam")
+    assert unknown_names(shop("postgres"), access) == ("nowhere", *found)
+    assert unknown_names(shop("postgres"), Access(schemas=("public", "archive"))) == ()
+    # The schema of a SQLite file has no name that could be wrong.
+    assert unknown_names(shop(), replace(access, schemas=("main",))) == found
     assert unknown_names(shop(), NAMES_ONLY) == ()
+
+
+@pytest.mark.parametrize(
+    ("access", "said"),
+    [
+        (Access(columns={"customers": ("customer_id",)}), r"customers \(near: .*customer\)"),
+        (Access(columns={"customer": ("customer_idd",)}), r"customer\.customer_idd"),
+        (Access(tables=("custmer",)), "custmer"),
+        (Access(columns={"Custumer": ()}, tables=("customer",)), "Custumer"),
+    ],
+)
+async def test_a_misspelt_name_of_an_allow_list_opens_nothing(
+    any_shop: Database, caplog: pytest.LogCaptureFixture, access: Access, said: str
+) -> None:
+    any_shop.access = (access,)
+    with pytest.raises(CallerMistake, match=said) as caught:
+        await any_shop.execute("SELECT * FROM customer")
+    assert "Text2SQLDatabase" in str(caught.value)
+    # Whoever keeps the list is told the near names, whoever asks only those that may be read.
+    assert "customer" in caplog.text
+    with pytest.raises(CallerMistake):
+        await any_shop.schema()
+
+
+async def test_a_tenant_may_name_what_the_block_holds_back(any_shop: Database) -> None:
+    any_shop.access = (Access(tables=("customer",)), Access(tables=("customer", "order")))
+    assert [table.name for table in (await any_shop.schema()).tables] == ["customer"]
+
+
+def test_a_near_name_that_may_not_be_read_is_only_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.raises(CallerMistake) as caught:
+        check_names(shop(), (Access(tables=("customer", "salery")),))
+    assert "salary" not in str(caught.value)
+    assert "salary" in caplog.text
 
 
 def test_two_tables_that_differ_by_case_are_two() -> None:
