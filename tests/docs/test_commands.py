@@ -187,7 +187,8 @@ def type_it(
     def typed(words: list[str]) -> str:
         ended = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
         assert ended.exit_code == 0, f"{words}\n{ended.output}\n{ended.exception!r}"
-        return ended.output
+        # What is said besides goes to standard error, so that a script can read the JSON.
+        return ended.stdout if "--json" in words else ended.output
 
     return typed
 
