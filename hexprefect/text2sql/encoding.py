@@ -4,7 +4,8 @@ A cell keeps its JSON type where JSON has one. Where it has none, the cell is te
 type says what the text means: a `decimal` is `"1.10"`, never the float 1.1; a `timestamp` is
 ISO 8601 with its zone if it had one; `bytes` are base64. A `number` that JSON cannot hold is one
 of the texts `NaN`, `Infinity` and `-Infinity`. In a `mixed` column, which SQLite allows, such a
-cell is an object `{"type": …, "value": …}`, so that it cannot be taken for a text.
+cell is an object `{"type": …, "value": …}`, so that it cannot be taken for a text. So is a JSON
+null, which is a value and no NULL; a number within JSON that no float holds exactly is text.
 """
 
 from __future__ import annotations
@@ -12,10 +13,39 @@ from __future__ import annotations
 import base64
 import datetime
 import decimal
+import json
 import math
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+
+_DEEPEST = 200
+"""Lists and objects within each other; what reads an answer must not fail at it."""
+
+
+class DateText(str):
+    """A date that Python has none for, as the database writes it: `infinity`, a year before 1."""
+
+
+class TimeText(str):
+    """The same for a time, such as `24:00:00`."""
+
+
+class TimestampText(str):
+    """The same for a timestamp."""
+
+
+class IntervalText(str):
+    """An interval of months, in ISO 8601, or one that is unlimited."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonValue:
+    """What a JSON text says; a null within it is no NULL."""
+
+    value: Any
+
 
 type_names: dict[type, str] = {
     bool: "boolean",
@@ -27,6 +57,11 @@ type_names: dict[type, str] = {
     datetime.date: "date",
     datetime.time: "time",
     datetime.timedelta: "interval",
+    DateText: "date",
+    TimeText: "time",
+    TimestampText: "timestamp",
+    IntervalText: "interval",
+    JsonValue: "json",
     bytes: "bytes",
     bytearray: "bytes",
     memoryview: "bytes",
@@ -42,15 +77,57 @@ def type_name(value: object) -> str:
     return type_names.get(type(value), "other")
 
 
-def encode_value(value: object) -> Any:
+def json_value(text: str | bytes) -> JsonValue:
+    """Read a JSON text without losing a digit.
+
+    Raises:
+        ValueError: it is none.
+        RecursionError: it is nested too deeply.
+    """
+    return JsonValue(json.loads(text, parse_float=_exact_number))
+
+
+def _exact_number(text: str) -> float | decimal.Decimal:
+    number, exact = float(text), decimal.Decimal(text)
+    return number if decimal.Decimal(repr(number)) == exact else exact
+
+
+def months_and_rest(months: int, rest: datetime.timedelta) -> datetime.timedelta | IntervalText:
+    """An interval of which no month is taken for 30 days; without months a plain duration."""
+    if not months:
+        return rest
+    zero = datetime.timedelta(0)
+    if not rest:
+        return IntervalText(f"{'-' if months < 0 else ''}P{abs(months)}M")
+    if (months < 0) == (rest < zero):
+        sign, magnitude = ("-", -rest) if months < 0 else ("", rest)
+        return IntervalText(f"{sign}P{abs(months)}M{_iso_duration(magnitude)[1:]}")
+    # The parts point in different directions: each has a sign of its own.
+    days, clock = _iso_duration(abs(rest))[1:].split("T")
+    sign = "-" if rest < zero else ""
+    return IntervalText(f"P{months}M{sign}{days}T{sign}{clock}")
+
+
+def encode_value(value: object, *, depth: int = 0) -> Any:
     """One value as JSON can hold it, without its type.
 
     Returns:
         None, bool, int, finite float, str, or (for a JSON or array value) lists and dicts of them.
+
+    Raises:
+        RecursionError: lists or objects are nested more than 200 deep.
     """
+    if depth > _DEEPEST:
+        raise RecursionError(f"a value is nested more than {_DEEPEST} deep")
     match value:
-        case None | bool() | int() | str():
+        case None | bool() | int():
             return value
+        case str():
+            return str(value)
+        case JsonValue(value=None) if depth == 0:
+            return {"type": "json", "value": None}
+        case JsonValue():
+            return encode_value(value.value, depth=depth)
         case float():
             return value if math.isfinite(value) else _name_of_float(value)
         case decimal.Decimal():
@@ -62,9 +139,9 @@ def encode_value(value: object) -> Any:
         case bytes() | bytearray() | memoryview():
             return base64.b64encode(bytes(value)).decode("ascii")
         case dict():
-            return {str(key): encode_value(item) for key, item in value.items()}
+            return {str(key): encode_value(item, depth=depth + 1) for key, item in value.items()}
         case list() | tuple():
-            return [encode_value(item) for item in value]
+            return [encode_value(item, depth=depth + 1) for item in value]
         case _:
             return str(value)
 
@@ -103,9 +180,7 @@ def _encode_cell(value: object, column_type: str) -> Any:
     encoded = encode_value(value)
     if column_type != "mixed" or value is None:
         return encoded
-    plain = isinstance(value, bool | int | str) or (
-        isinstance(value, float) and math.isfinite(value)
-    )
+    plain = type(value) in (bool, int, str) or (isinstance(value, float) and math.isfinite(value))
     return encoded if plain else {"type": type_name(value), "value": encoded}
 
 

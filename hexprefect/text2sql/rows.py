@@ -26,7 +26,12 @@ class Rows:
 
     @property
     def is_empty(self) -> bool:
-        """No row at all, or only rows of NULLs: what an unmatched filter looks like."""
+        """No row at all, or only rows of NULLs: what an unmatched filter looks like.
+
+        A result whose first row was too large to be shown is none.
+        """
+        if self.truncated and not self.rows:
+            return False
         return all(value is None for row in self.rows for value in row)
 
 
@@ -59,6 +64,8 @@ class RowCollector:
             self._stopped_by = (
                 f"only the first {len(self._rows)} rows are shown: "
                 f"more would pass {self.limits.max_bytes} bytes"
+                if self._rows
+                else f"no row is shown: the first alone passes {self.limits.max_bytes} bytes"
             )
             return False
         self._rows.append(kept)

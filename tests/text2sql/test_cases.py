@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 import decimal
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -227,3 +232,51 @@ async def test_results_are_exact_and_typed(engine: Any, request: pytest.FixtureR
     assert json.loads(json.dumps(rows.rows, allow_nan=False))
     if "dd" in found:
         assert decimal.Decimal(found["dd"][1]) == decimal.Decimal("12345678901234567890.12")
+
+
+DEEP = {
+    "postgres": "SELECT (REPEAT('[', 5000) || REPEAT(']', 5000))::json AS deep",
+    "duckdb": "SELECT (REPEAT('[', 5000) || REPEAT(']', 5000))::JSON AS deep",
+}
+
+
+async def test_json_that_is_nested_too_deeply_fails_as_a_statement(any_shop: Database) -> None:
+    if any_shop.dialect not in DEEP:
+        pytest.skip("no result of this engine is read as JSON")
+    with pytest.raises(StatementFailed):
+        await any_shop._run(DEEP[any_shop.dialect])
+    assert (await any_shop.execute("SELECT 1 AS n")).rows == ((1,),)
+
+
+async def test_a_first_row_that_is_too_large_is_no_empty_result(engine: Any) -> None:
+    limits = Limits(max_bytes=100)
+    async with await Database.connect(engine.url, limits=limits) as database:
+        rows = await database.execute(f"SELECT '{'x' * 200}' AS text")
+    assert rows.rows == ()
+    assert rows.truncated
+    assert not rows.is_empty
+    assert "the first alone passes 100 bytes" in rows.notes[0]
+
+
+async def test_moments_are_told_in_utc_wherever_the_worker_is(duckdb_file: Path) -> None:
+    program = (
+        "import asyncio, json\n"
+        "from hexprefect.text2sql.database import Database\n"
+        "async def main():\n"
+        f"    async with await Database.connect('duckdb:///{duckdb_file}') as database:\n"
+        "        await database.schema()\n"
+        '        rows = await database._run("SELECT z, CAST(z AS DATE), "\n'
+        "            \"current_setting('TimeZone'), current_setting('lock_configuration') FROM \"\n"
+        "            \"(SELECT TIMESTAMPTZ '2024-02-29 20:00:00+00' AS z)\")\n"
+        "        print(json.dumps(rows.rows[0]))\n"
+        "asyncio.run(main())\n"
+    )
+    ran = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", program],
+        env={**os.environ, "TZ": "Asia/Tokyo"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(ran.stdout) == ["2024-02-29T20:00:00+00:00", "2024-02-29", "UTC", True]

@@ -13,7 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hexprefect.text2sql.encoding import encode_rows, encode_value
+from hexprefect.text2sql.encoding import (
+    DateText,
+    IntervalText,
+    JsonValue,
+    encode_rows,
+    encode_value,
+    json_value,
+    months_and_rest,
+)
 
 UTC = datetime.UTC
 scalars = st.one_of(
@@ -57,6 +65,11 @@ scalars = st.one_of(
         (b"\x00\xff", "bytes", "AP8="),
         (uuid.UUID(int=1), "uuid", "00000000-0000-0000-0000-000000000001"),
         ({"a": [decimal.Decimal("1.0")]}, "json", {"a": ["1.0"]}),
+        (DateText("infinity"), "date", "infinity"),
+        (IntervalText("P1M"), "interval", "P1M"),
+        (JsonValue([1, None]), "json", [1, None]),
+        (JsonValue("x"), "json", "x"),
+        (JsonValue(None), "json", {"type": "json", "value": None}),
         (None, "null", None),
     ],
 )
@@ -93,3 +106,40 @@ def test_bytes_lose_nothing(value: bytes) -> None:
 
 def test_an_empty_result_keeps_its_columns() -> None:
     assert encode_rows([], columns=3) == (("null",) * 3, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "encoded"),
+    [
+        ("1.10", 1.1),
+        ("12345678901234567890.12", "12345678901234567890.12"),
+        ("[0.1, 1e400, 2, true]", [0.1, "1E+400", 2, True]),
+        ('{"a": {"b": null}}', {"a": {"b": None}}),
+    ],
+)
+def test_no_digit_of_a_json_number_is_lost(text: str, encoded: Any) -> None:
+    assert encode_value(json_value(text)) == encoded
+
+
+@pytest.mark.parametrize(
+    ("months", "rest", "text"),
+    [
+        (0, datetime.timedelta(days=30), "P30DT0S"),
+        (1, datetime.timedelta(0), "P1M"),
+        (-13, datetime.timedelta(0), "-P13M"),
+        (1, datetime.timedelta(days=2, seconds=3), "P1M2DT3S"),
+        (-1, -datetime.timedelta(days=2, seconds=3), "-P1M2DT3S"),
+        (1, -datetime.timedelta(days=2, seconds=3), "P1M-2DT-3S"),
+    ],
+)
+def test_a_month_is_not_thirty_days(months: int, rest: datetime.timedelta, text: str) -> None:
+    assert encode_rows([(months_and_rest(months, rest),)], columns=1) == (("interval",), ((text,),))
+
+
+@pytest.mark.parametrize("make", [lambda inner: [inner], lambda inner: {"a": inner}])
+def test_what_no_reader_could_follow_is_not_encoded(make: Any) -> None:
+    value: Any = 1
+    for _ in range(500):
+        value = make(value)
+    with pytest.raises(RecursionError):
+        encode_rows([(JsonValue(value),)], columns=1)

@@ -86,6 +86,45 @@ async def test_results_are_exact_and_typed(postgres_shop: Database) -> None:
     assert row["doc"] == {"a": [1]}
 
 
+@pytest.mark.parametrize(
+    ("expression", "kind", "value"),
+    [
+        ("interval '1 month'", "interval", "P1M"),
+        ("interval '1 year 2 months 3 days 4 hours'", "interval", "P14M3DT14400S"),
+        ("interval '-1 month'", "interval", "-P1M"),
+        ("interval '1 month -1 day'", "interval", "P1M-1DT-0S"),
+        ("interval '30 days'", "interval", "P30DT0S"),
+        ("interval '-90 seconds'", "interval", "-P0DT90S"),
+        ("interval '0.000001 seconds'", "interval", "P0DT0.000001S"),
+        ("interval '1 month' - interval '1 month'", "interval", "P0DT0S"),
+        ("date 'infinity'", "date", "infinity"),
+        ("date '-infinity'", "date", "-infinity"),
+        ("date '0044-03-15 BC'", "date", "0044-03-15 BC"),
+        ("date '2024-02-29'", "date", "2024-02-29"),
+        ("timestamp 'infinity'", "timestamp", "infinity"),
+        ("timestamptz '-infinity'", "timestamp", "-infinity"),
+        ("time '24:00'", "time", "24:00:00"),
+        ("'1.10'::jsonb", "json", 1.1),
+        ("'12345678901234567890.12'::jsonb", "json", "12345678901234567890.12"),
+        ("'\"x\"'::json", "json", "x"),
+        ("'null'::jsonb", "json", {"type": "json", "value": None}),
+        ("NULL::jsonb", "null", None),
+        ("ARRAY[date 'infinity', date '2024-02-29']", "json", ["infinity", "2024-02-29"]),
+        ("ARRAY['1.10'::jsonb, 'null'::jsonb]", "json", [1.1, None]),
+    ],
+)
+async def test_every_value_of_the_server_is_given_as_it_is(
+    postgres_shop: Database, expression: str, kind: str, value: object
+) -> None:
+    rows = await postgres_shop._run(f"SELECT {expression} AS it")
+    assert (rows.types, rows.rows) == ((kind,), ((value,),))
+
+
+async def test_a_json_null_is_a_row_that_was_found(postgres_shop: Database) -> None:
+    assert not (await postgres_shop._run("SELECT 'null'::jsonb")).is_empty
+    assert (await postgres_shop._run("SELECT NULL::jsonb")).is_empty
+
+
 async def test_a_statement_is_stopped_on_the_server_at_its_timeout(postgres_server: str) -> None:
     slow = "SELECT COUNT(*) FROM generate_series(1, 100000000) a, generate_series(1, 1000) b"
     async with await Database.connect(postgres_server, limits=Limits(timeout_s=0.3)) as database:
@@ -223,32 +262,6 @@ async def test_an_unreachable_server_is_named_without_its_password(place: str) -
     assert "s3cret" not in repr(caught.value.__cause__)
 
 
-async def test_a_plain_role_needs_no_lowering(postgres_server: str) -> None:
-    url = postgres_server.replace("postgres:@", "reader:@", 1)
-    assert url != postgres_server
-    async with await Database.connect(url) as database:
-        assert (await database.execute("SELECT COUNT(*) FROM customer")).rows == ((3,),)
-
-
-@pytest.mark.parametrize("seed", range(4))
-async def test_string_literals_mean_the_same_to_the_guard_and_to_the_server(
-    postgres_shop: Database, seed: int
-) -> None:
-    """What was a literal to the guard is that literal on the server, backslashes and all."""
-    draw = random.Random(seed)
-    for _ in range(60):
-        body = "".join(draw.choice("\\'ab\\") for _ in range(draw.randint(0, 6)))
-        sql = f"SELECT {draw.choice(['', 'E', 'e'])}'{body}'"
-        try:
-            checked = await postgres_shop.check(sql)
-        except StatementRefused:
-            continue
-        try:
-            raw = await postgres_shop._run(sql)
-        except StatementFailed:
-            raw = None
-        if raw is not None:
-            assert (await postgres_shop.run_checked(checked)).rows == raw.rows, sql
 async def test_a_password_among_the_parameters_reaches_no_record(postgres_server: str) -> None:
     async with await Database.connect(f"{postgres_server}&password=s3cret") as database:
         assert "s3cret" not in database.url
@@ -294,3 +307,29 @@ async def test_a_plain_role_reads_no_file_even_past_the_guard(postgres_server: s
                 await database._run(sql)
 
 
+async def test_a_plain_role_needs_no_lowering(postgres_server: str) -> None:
+    url = postgres_server.replace("postgres:@", "reader:@", 1)
+    assert url != postgres_server
+    async with await Database.connect(url) as database:
+        assert (await database.execute("SELECT COUNT(*) FROM customer")).rows == ((3,),)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_string_literals_mean_the_same_to_the_guard_and_to_the_server(
+    postgres_shop: Database, seed: int
+) -> None:
+    """What was a literal to the guard is that literal on the server, backslashes and all."""
+    draw = random.Random(seed)
+    for _ in range(60):
+        body = "".join(draw.choice("\\'ab\\") for _ in range(draw.randint(0, 6)))
+        sql = f"SELECT {draw.choice(['', 'E', 'e'])}'{body}'"
+        try:
+            checked = await postgres_shop.check(sql)
+        except StatementRefused:
+            continue
+        try:
+            raw = await postgres_shop._run(sql)
+        except StatementFailed:
+            raw = None
+        if raw is not None:
+            assert (await postgres_shop.run_checked(checked)).rows == raw.rows, sql

@@ -10,7 +10,6 @@ variables and temporary objects with it; a timer interrupts it at its deadline.
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ import sqlalchemy
 from hexprefect.errors import CallerMistake
 from hexprefect.text2sql.dialects.duckdb_catalogue import DEFAULT_SCHEMA, DuckDBCatalogue
 from hexprefect.text2sql.dialects.files import file_state
+from hexprefect.text2sql.encoding import json_value
 from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.limits import Limits
 from hexprefect.text2sql.rows import RowCollector, Rows
@@ -44,8 +44,10 @@ CONFIGURATION: Mapping[str, str | bool | int | float | list[str]] = {
     # Nothing is spilled beside the file.
     "temp_directory": "",
     "memory_limit": _MEMORY_LIMIT,
-    "lock_configuration": "true",
 }
+"""All but the zone, which DuckDB takes only when it is open, and the lock, which comes last."""
+
+_locking = threading.Lock()
 
 
 class DuckDBAdapter:
@@ -109,14 +111,31 @@ class DuckDBAdapter:
         return file_state(self.path)
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
+        connection: duckdb.DuckDBPyConnection | None = None
         try:
-            return duckdb.connect(str(self.path), read_only=True, config=dict(CONFIGURATION))
+            connection = duckdb.connect(str(self.path), read_only=True, config=dict(CONFIGURATION))
+            _lock(connection)
         except duckdb.Error as error:
+            if connection is not None:
+                connection.close()
             raise CallerMistake(
                 f"The file {self.path} cannot be read as a DuckDB database: {_first_line(error)}.",
                 remedy="Check that it is a DuckDB file that this user may read, and that no other "
                 "process has it open for writing.",
             ) from error
+        return connection
+
+
+def _lock(connection: duckdb.DuckDBPyConnection) -> None:
+    """Count moments in UTC wherever this runs; then nothing can be set any more.
+
+    Connections to one file share their configuration: the first of them locks it.
+    """
+    with _locking:
+        found = connection.execute("SELECT current_setting('lock_configuration')").fetchone()
+        if found is None or not found[0]:
+            connection.execute("SET GLOBAL TimeZone = 'UTC'")
+            connection.execute("SET GLOBAL lock_configuration = true")
 
 
 class _Interruptible:
@@ -235,7 +254,7 @@ def _with_json(row: tuple[Any, ...], are_json: list[bool]) -> tuple[Any, ...]:
     if not any(are_json):
         return row
     return tuple(
-        json.loads(value) if is_json and isinstance(value, str) else value
+        json_value(value) if is_json and isinstance(value, str) else value
         for value, is_json in zip(row, are_json, strict=True)
     )
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -23,6 +22,7 @@ from pymysql.constants import CLIENT, CR, ER, FIELD_TYPE
 from pymysql.cursors import SSCursor
 
 from hexprefect.errors import CallerMistake
+from hexprefect.text2sql.encoding import json_value
 from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.limits import Limits
 from hexprefect.text2sql.rows import RowCollector, Rows
@@ -310,7 +310,7 @@ def _typed(row: tuple[Any, ...], kinds: list[Any]) -> tuple[Any, ...]:
     return tuple(
         value.replace(tzinfo=datetime.UTC)
         if kind == FIELD_TYPE.TIMESTAMP and isinstance(value, datetime.datetime)
-        else json.loads(value)
+        else json_value(value)
         if kind == FIELD_TYPE.JSON and isinstance(value, str)
         else value
         for value, kind in zip(row, kinds, strict=True)

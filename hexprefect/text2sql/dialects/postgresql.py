@@ -22,19 +22,19 @@ import psycopg
 import sqlalchemy
 
 from hexprefect.errors import CallerMistake
+from hexprefect.text2sql.dialects.postgresql_values import read_exactly
 from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.limits import Limits
 from hexprefect.text2sql.rows import RowCollector, Rows
-
 from hexprefect.urls import shown_url, without_secrets
 
 logger = logging.getLogger(__name__)
+
 _CONNECT_TIMEOUT_S = 10
 _CANCEL_TIMEOUT_S = 2.0
 _ROWS_A_FETCH = 200
 _READ_EVERYTHING_ROLE = "pg_read_all_data"
 _FIRST_VERSION_WITH_READ_ROLE = 140_000
-
 _REACH_PAST_A_TRANSACTION = (
     "pg_read_server_files",
     "pg_write_server_files",
@@ -42,6 +42,7 @@ _REACH_PAST_A_TRANSACTION = (
 )
 _warned_of: set[str] = set()
 """Databases with the account in their URL, as they may be shown."""
+
 
 _CLASSES_OF_THE_CONNECTION = ("08", "58")
 _STATES_OF_THE_CONNECTION = frozenset(
@@ -170,9 +171,10 @@ class PostgreSQLSession:
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         self._connection = connection
-        row = connection.execute(
+        read_exactly(connection)
         self.powers = _powers(connection)
         """Superusers and roles over the server's files that the account is or may become."""
+        row = connection.execute(
             "SELECT rolsuper FROM pg_roles WHERE rolname = current_user"
         ).fetchone()
         self._must_be_lowered = bool(row and row[0]) and (
@@ -225,7 +227,6 @@ class PostgreSQLSession:
             execute(f"SET LOCAL ROLE {_READ_EVERYTHING_ROLE}".encode())
 
 
-def _collect(
 def _powers(connection: psycopg.Connection[tuple[Any, ...]]) -> tuple[str, ...]:
     found = connection.execute(
         "SELECT rolname FROM pg_roles WHERE (rolsuper OR rolname = ANY(%s)) "
@@ -235,6 +236,7 @@ def _powers(connection: psycopg.Connection[tuple[Any, ...]]) -> tuple[str, ...]:
     return tuple(str(name) for (name,) in found)
 
 
+def _collect(
     cursor: psycopg.ServerCursor[tuple[Any, ...]], collector: RowCollector, *, deadline: float
 ) -> None:
     while batch := cursor.fetchmany(collector.portion(_ROWS_A_FETCH)):
