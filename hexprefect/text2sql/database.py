@@ -194,7 +194,7 @@ class Database:
         async with self._free_session:
             session = self._idle.pop() if self._idle else await self._open()
             work = asyncio.ensure_future(
-                self._in_thread(lambda: session.run(sql, limits=self.limits))
+                self._in_thread(lambda: _result(session, sql, self.limits))
             )
             try:
                 # The database ends the statement itself; this wait is for one that does not.
@@ -280,6 +280,16 @@ class Database:
                 f"The catalogue of {self.url} cannot be read: {type(error).__name__}.",
                 remedy="Check that the user may read the catalogue and that the file is whole.",
             ) from error
+
+
+def _result(session: Session, sql: str, limits: Limits) -> Rows:
+    try:
+        return session.run(sql, limits=limits)
+    except RecursionError as error:
+        raise StatementFailed(
+            "A value of the result is nested too deeply to be read.",
+            remedy="Select what is needed of it.",
+        ) from error
 
 
 def _forget(work: asyncio.Future[Result]) -> None:
