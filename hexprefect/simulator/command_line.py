@@ -42,13 +42,19 @@ from hexprefect.simulator.command_options import (
     tuned_for,
     workload_of,
 )
-from hexprefect.simulator.experiment import Experiment, Measured, measure_all
+from hexprefect.simulator.experiment import (
+    Experiment,
+    Measured,
+    in_order_of_arrival,
+    measure_all,
+)
 from hexprefect.simulator.facts import MODELS
 from hexprefect.simulator.policies import POLICIES, named_policy
 from hexprefect.simulator.reproduction import (
     BASELINES,
     SEEDS,
     Evaluation,
+    prepare_report,
     reproduce_command,
     write_report,
 )
@@ -162,7 +168,9 @@ def tune(
     kv_tokens: KvTokens = None,
     model: Model = None,
     profile_file: ProfileFile = None,
-    queries: Annotated[int, typer.Option(min=10, help="Queries of the window.")] = 100,
+    queries: Annotated[
+        int, typer.Option(min=10, help="Queries of the window; of a recording the newest.")
+    ] = 100,
     cores: Cores = 1,
     as_json: Json = False,
 ) -> None:
@@ -192,6 +200,9 @@ def tune(
         with _progress("tuning") as bar:
             for trace in traces:
                 workload = workload_of(trace)
+                if setting.arrivals.kind == "recorded":
+                    # Of a recording its end: what is tuned for comes after it.
+                    workload = in_order_of_arrival(workload)[0][-queries:]
                 for each_rate in rates_of(rate, workload, setting):
                     window = setting.experiment(trace, workload, each_rate, named_policy(policy))
                     bar.begin(None)
@@ -253,6 +264,7 @@ def reproduce(
             number=100 if quick else queries,
             loads=(1.0, 2.0) if quick else (0.5, 0.75, 1.0, 1.5, 2.0),
         )
+        prepare_report(out)
         with _progress("reproducing") as bar:
             bar.begin(evaluation.size)
             results = evaluation.run(cores=cores, progress=lambda _: bar.advance())

@@ -17,8 +17,8 @@ class NoMatplotlib(HexprefectError):
     """Figures were asked for and the library that draws them is missing."""
 
 
-def draw_figures(evaluation: Evaluation, table: Sequence[Row], out: Path) -> list[str]:
-    """Draw every figure; returns the names of the files, relative to `out`.
+def drawing() -> Any:
+    """Matplotlib's `pyplot`, set up to write files.
 
     Raises:
         NoMatplotlib: when matplotlib is not installed.
@@ -32,6 +32,16 @@ def draw_figures(evaluation: Evaluation, table: Sequence[Row], out: Path) -> lis
         raise NoMatplotlib(
             "the report's figures need matplotlib.", remedy="pip install matplotlib"
         ) from error
+    return pyplot
+
+
+def draw_figures(evaluation: Evaluation, table: Sequence[Row], out: Path) -> list[str]:
+    """Draw every figure; returns the names of the files, relative to `out`.
+
+    Raises:
+        NoMatplotlib: when matplotlib is not installed.
+    """
+    pyplot = drawing()
     places = list(dict.fromkeys(row.place for row in table))
     middle = min(evaluation.loads, key=lambda load: abs(load - 1.0))
 

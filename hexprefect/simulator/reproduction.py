@@ -8,6 +8,7 @@ from math import exp, log
 from pathlib import Path
 from statistics import fmean
 
+from hexprefect.errors import HexprefectError
 from hexprefect.simulator.cluster import PAPER_CLUSTERS, Cluster, capacity, parse_cluster
 from hexprefect.simulator.engine_values import EngineOptions
 from hexprefect.simulator.experiment import Experiment, Measured, measure_all
@@ -229,6 +230,28 @@ def reproduce_command(
     return " ".join(["hexprefect reproduce", *options])
 
 
+class CannotReport(HexprefectError):
+    """The folder of a report cannot be made."""
+
+
+def prepare_report(out: Path) -> None:
+    """Make the folder, and see that figures can be drawn: before the hours of an evaluation.
+
+    Raises:
+        CannotReport: when there can be no such folder.
+        NoMatplotlib: when matplotlib is not installed.
+    """
+    from hexprefect.simulator.figures import drawing
+
+    drawing()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotReport(
+            f"cannot make the folder {out}: {error.strerror}.", remedy="Give another with --out."
+        ) from error
+
+
 def write_report(
     evaluation: Evaluation,
     results: Sequence[Measured],
@@ -245,7 +268,7 @@ def write_report(
     from hexprefect.simulator.figures import draw_figures
     from hexprefect.simulator.report import report_text, write_records
 
-    out.mkdir(parents=True, exist_ok=True)
+    prepare_report(out)
     table = rows(evaluation, results)
     figures = draw_figures(evaluation, table, out)
     write_records(results, out / "records.json")

@@ -176,6 +176,19 @@ def test_a_recording_is_replayed_at_its_own_rate_unless_another_is_given(tmp_pat
     assert own["queries"] / own["throughput_qps"] > 200 > 6 / faster["throughput_qps"]
 
 
+def test_a_recording_is_tuned_on_its_end(tmp_path: Path) -> None:
+    queries = Generator(seed=1).some(14)
+    moments = [0.0, 1e5, 2e5, 3e5, *(3e5 + 1000 + 20.0 * place for place in range(10))]
+    timed = [replace(each, arrived_at=at) for each, at in zip(queries, moments, strict=True)]
+    write_workload(reversed(timed), tmp_path / "r.jsonl")
+    _, stdout = run(
+        "tune", str(tmp_path / "r.jsonl"), "--arrivals", "recorded", "--queries", "10",
+        "--seeds", "1", "--policy", "hexgen", "--cluster", "a100:1,l40s:1", "--json",
+    )  # fmt: skip
+    [record] = json.loads(stdout)
+    assert record["rate"] == pytest.approx(1 / 20)
+
+
 def test_phases_run_once_at_their_mean_rate(trace: str) -> None:
     _, stdout = run(
         "simulate", trace, "--arrivals", "phases:0.1x30,0.3x10", "--policy", "hexgen", "--json"

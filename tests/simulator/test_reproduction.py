@@ -170,3 +170,11 @@ def test_a_quick_look_is_named_as_one() -> None:
         policies=",".join(BASELINES), workflow=True, quick=True,
     )  # fmt: skip
     assert quick == ("hexprefect reproduce --out DIR --trace b.json --models qwen3-30b-a3b --quick")
+
+
+def test_a_folder_that_cannot_be_is_said_before_anything_runs(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(app, ["reproduce", "--out", str(tmp_path / "file"), "--json"])
+    assert result.exit_code == 2
+    assert "--out" in json.loads(result.stdout)["error"]
