@@ -201,6 +201,28 @@ async def test_an_account_that_reaches_past_the_transaction_is_refused(
         assert "GRANT SELECT" in str(caught.value)
 
 
+async def test_a_privilege_that_a_role_brings_is_seen_too(mariadb_server: Any) -> None:
+    for statement in (
+        "CREATE OR REPLACE ROLE filing",
+        "GRANT FILE ON *.* TO filing",
+        "CREATE OR REPLACE ROLE clerk",
+        "GRANT filing TO clerk",
+        "CREATE OR REPLACE USER roled IDENTIFIED BY 'secret'",
+        "GRANT SELECT ON shop.* TO roled",
+        "GRANT clerk TO roled",
+    ):
+        mariadb_server.rows(statement)
+    try:
+        async with await Database.connect(mariadb_server.url("roled")) as database:
+            assert (await database.execute("SELECT COUNT(*) FROM customer")).rows == ((3,),)
+        mariadb_server.rows("SET DEFAULT ROLE clerk FOR roled")
+        with pytest.raises(CallerMistake, match="FILE"):
+            await Database.connect(mariadb_server.url("roled"))
+    finally:
+        for statement in ("DROP USER roled", "DROP ROLE clerk", "DROP ROLE filing"):
+            mariadb_server.rows(statement)
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -41,6 +42,8 @@ HARMLESS_PRIVILEGES = frozenset(
     }
 )  # fmt: skip
 """Global privileges that a read-only transaction takes the harm from; any other reaches past it."""
+
+_GLOBAL_GRANT = re.compile(r"GRANT (.+?) ON \*\.\* TO ", re.IGNORECASE)
 
 _MODE = "STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
 """Without ANSI_QUOTES, PIPES_AS_CONCAT and NO_BACKSLASH_ESCAPES: the guard reads a text as the
@@ -186,16 +189,14 @@ class MySQLSession:
         Raises:
             CallerMistake: names the privileges and what to do instead.
         """
-        role = ", COALESCE(CURRENT_ROLE(), '')" if self._is_mariadb else ", ''"
-        (user, role_name), *_ = self._read(f"SELECT CURRENT_USER(){role}")
+        [(user,)] = self._read("SELECT CURRENT_USER()")
         name, _, host = str(user).rpartition("@")
-        mine = {f"'{name}'@'{host}'", f"'{role_name}'@''", f"'{role_name}'", str(role_name)}
-        granted = {
+        granted = self._granted_by_roles() | {
             str(privilege).upper()
             for grantee, privilege in self._read(
                 "SELECT grantee, privilege_type FROM information_schema.user_privileges"
             )
-            if str(grantee) in mine
+            if str(grantee) == f"'{name}'@'{host}'"
         }
         if dangerous := sorted(granted - HARMLESS_PRIVILEGES):
             shown = ", ".join(dangerous[:6]) + (", …" if len(dangerous) > 6 else "")
@@ -204,6 +205,22 @@ class MySQLSession:
                 f"holds privileges that reach past a read-only transaction: {shown}.",
                 remedy="Use an account with GRANT SELECT on the databases that may be asked.",
             )
+
+    def _granted_by_roles(self) -> set[str]:
+        """Global privileges with those of the roles that are active, and of the roles in these.
+
+        information_schema shows an account none of its roles' privileges.
+        """
+        using = ""
+        if not self._is_mariadb:
+            # MariaDB's SHOW GRANTS looks into the active role, MySQL's into those that it is given.
+            try:
+                [(roles,)] = self._read("SELECT CURRENT_ROLE()")
+            except pymysql.Error:
+                roles = "NONE"  # Before MySQL 8 there are no roles.
+            using = "" if roles == "NONE" else f" FOR CURRENT_USER() USING {roles}"
+        found = [_GLOBAL_GRANT.match(str(line)) for (line,) in self._read(f"SHOW GRANTS{using}")]
+        return {name.strip().upper() for item in found if item for name in item[1].split(",")}
 
     def run(self, sql: str, *, limits: Limits) -> Rows:
         """Run one statement; see `Session.run`."""
