@@ -388,14 +388,22 @@ UPDATE customer SET city = 'canary 7f3a' WHERE customer_id = 3;
 """
 
 
+PEEK = """
+CREATE FUNCTION peek(anyelement) RETURNS TEXT LANGUAGE sql STABLE SECURITY DEFINER
+    AS 'SELECT note FROM public.secret';
+"""
+
+
 @pytest.fixture
 def canary_engine(engine: Engine) -> Iterator[Engine]:
-    """The shop with a text that nobody may see: in a table, in a column, and behind two views."""
+    """The shop with a text that nobody may see: in a table, in a column, behind two views and, on
+    PostgreSQL, behind a function."""
     restore = (
         "DROP VIEW shown_customer; DROP VIEW shown_secret; DROP TABLE secret; "
         "UPDATE customer SET city = NULL WHERE customer_id = 3;"
     )
 
-    run_as_owner(engine, CANARY)
+    is_postgres = engine.dialect == "postgres"
+    run_as_owner(engine, CANARY + (PEEK if is_postgres else ""))
     yield engine
-    run_as_owner(engine, restore)
+    run_as_owner(engine, ("DROP FUNCTION peek; " if is_postgres else "") + restore)

@@ -75,6 +75,11 @@ NOSY = (
     "SELECT * FROM customer, LATERAL (SELECT * FROM secret) AS s",
     "SELECT max(a) FROM customer AS c(i, n, a)",
     "SELECT rowid, ctid FROM customer",
+    "SELECT c.peek, customer.peek FROM customer c, customer",
+    "SELECT (c).peek, (c.name).peek FROM customer AS c ORDER BY c.peek",
+    "SELECT s.peek FROM (SELECT name FROM customer) AS s WHERE s.peek LIKE 'c%'",
+    "WITH x AS (SELECT c FROM customer AS c) SELECT x.peek, (x.c).peek FROM x",
+    "SELECT peek.peek FROM generate_series(1, 2) AS peek(n)",
     "TABLE customer",
     "TABLE secret",
 )
