@@ -26,4 +26,4 @@ class SampleQuestion(BaseModel):
 def sample_questions() -> tuple[SampleQuestion, ...]:
     """All shipped questions, in the order of the file `questions.jsonl`."""
     lines = files("hexprefect.demo").joinpath("questions.jsonl").read_text(encoding="utf-8")
-    return tuple(SampleQuestion.model_validate_json(line) for line in lines.splitlines() if line)
+    return tuple(SampleQuestion.model_validate_json(line) for line in lines.split("\n") if line)

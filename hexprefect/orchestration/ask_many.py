@@ -265,7 +265,7 @@ def _json_lines(file: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     found = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         try:
             record = json.loads(line)
         except json.JSONDecodeError:

@@ -242,7 +242,7 @@ def _read_queries(path: Path, text: str) -> Iterator[Query]:
                 place = f"query {number}"
                 yield query_from_steps(entry["Text2SQLRequest"])
         else:
-            for number, line in enumerate(text.splitlines(), start=1):
+            for number, line in enumerate(text.split("\n"), start=1):
                 place = f"line {number}"
                 if line.strip():
                     yield query_from_record(json.loads(line))

@@ -127,6 +127,15 @@ def test_a_trace_that_is_not_text_is_named_with_the_remedy(tmp_path: Path) -> No
         read_workload(path)
 
 
+def test_lines_end_with_a_line_feed_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    line = (
+        '{"database": "a\u2028b", "calls": [{"stage": "s", "input_tokens": 1, "output_tokens": 1}]}'
+    )
+    path.write_text(f"{line}\r\n{line}\n", encoding="utf-8", newline="")
+    assert [query.database for query in read_workload(path)] == ["a\u2028b"] * 2
+
+
 def test_a_missing_trace_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadWorkload, match=r"gone\.json"):
         read_workload(tmp_path / "gone.json")

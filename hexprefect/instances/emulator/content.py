@@ -72,7 +72,7 @@ class Replay:
             CallerMistake: a line is something else.
         """
         answers: dict[str, str] = {}
-        for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(Path(path).read_text(encoding="utf-8").split("\n"), 1):
             if not line.strip():
                 continue
             try:

@@ -324,7 +324,8 @@ async def test_filler_of_a_given_length(client):
 
 async def test_replay_of_recorded_answers(client, tmp_path: Path):
     recorded = tmp_path / "answers.jsonl"
-    recorded.write_text(json.dumps({"prompt": "How many singers?", "answer": "SELECT 6"}) + "\n")
+    record = {"prompt": "How many singers?", "answer": "SELECT 6", "note": "a\u2028b"}
+    recorded.write_text(json.dumps(record, ensure_ascii=False) + "\n", encoding="utf-8")
     async with Emulator(QUICK, content=Replay.read(recorded)) as endpoint:
         known = await client.complete(endpoint, ask("How many singers?"), timeout_s=20)
         other = await client.complete(endpoint, ask("How many pets?"), timeout_s=20)
