@@ -30,6 +30,7 @@ from hexprefect.settings import settings
 from hexprefect.store import Store
 from hexprefect.store.views import instance_views
 from hexprefect.text2sql import AgentOptions
+from hexprefect.urls import shown_url
 
 _CONTEXT_TOKENS = 8192
 """Of a local server, a request: the schema's budget, the question and the answer fit."""
@@ -155,7 +156,7 @@ async def _models_of(store_url: str | None) -> list[str]:
     try:
         views = await store.read_async(instance_views)
     except SQLAlchemyError as error:
-        shown = make_url(url).render_as_string(hide_password=True)
+        shown = shown_url(make_url(url))
         raise CallerMistake(
             f"The store {shown} cannot be read: {type(error).__name__}.",
             remedy="Name that of the deployment with --store.",
