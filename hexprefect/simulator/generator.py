@@ -255,8 +255,8 @@ class Generator:
         return Query(calls=tuple(calls), database=question.database)
 
     def _graph(self, question: _Question) -> Query:
-        """Our workflow: no routing calls, a branch for each candidate, unit tests beside them, and
-        the judge only where the candidates disagree."""
+        """Our workflow: no routing calls, a branch for each candidate, and unit tests and the judge
+        only where the candidates disagree."""
         calls: list[Call] = []
         linked: tuple[int, ...] = ()
         if question.keywords:
@@ -288,18 +288,18 @@ class Generator:
                     )
                 )
             ends.append(len(calls) - 1)
-        calls.append(
-            self._call(
-                "unit_test_generation",
-                "generate_unit_test",
-                question,
-                question.unit_test_tokens,
-                linked,
-                own_tokens=700,
-            )
-        )
         if question.disagree:
-            judged = (*ends, len(calls) - 1)
+            calls.append(
+                self._call(
+                    "unit_test_generation",
+                    "generate_unit_test",
+                    question,
+                    question.unit_test_tokens,
+                    tuple(ends),
+                    own_tokens=700,
+                )
+            )
+            judged = (len(calls) - 1,)
             for tokens, output in question.evaluations:
                 calls.append(
                     self._call(
