@@ -69,6 +69,7 @@ class StandIn:
         self.url = ""
         self._open = threading.Event()
         self._open.set()
+        self._let: set[str] = set()
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -82,6 +83,10 @@ class StandIn:
 
     def release(self) -> None:
         self._open.set()
+
+    def let(self, text: str) -> None:
+        """Release this one alone."""
+        self._let.add(text)
 
     def start(self, port: int = 0) -> StandIn:
         if not self._thread.is_alive():
@@ -140,7 +145,7 @@ class StandIn:
         self.most_running = max(self.most_running, len(self.running))
         try:
             end = time.monotonic() + self.seconds
-            while time.monotonic() < end or not self._open.is_set():
+            while time.monotonic() < end or not (self._open.is_set() or text in self._let):
                 left = end - time.monotonic()
                 await asyncio.sleep(min(0.01, left) if left > 0 else 0.01)
                 if reader.at_eof():

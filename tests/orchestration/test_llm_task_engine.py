@@ -150,6 +150,9 @@ async def test_a_retry_waits_its_turn_and_says_so(
         second: Any = ask.submit("second")
         await until_async(lambda: fleet.view("a").waiting == 1)
         ids.append(first.task_run_id)
+        one_slot.let("first")
+        await until_async(lambda: one_slot.running == ["second"])
+        await until_async(lambda: fleet.view("a").waiting == 1)
         one_slot.release()
         return [await first, await second]
 
