@@ -5,6 +5,7 @@ To see the figures: pytest -s -m benchmark PATH_OF_THIS_FILE
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 import time
@@ -15,10 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from hexprefect.completion import Completion, Prompt
 from hexprefect.text2sql.access import Access, restricted
+from hexprefect.text2sql.agent import answer
 from hexprefect.text2sql.database import Database
 from hexprefect.text2sql.guard import check
 from hexprefect.text2sql.linking import Links, link_by_words, rank_tables
+from hexprefect.text2sql.options import AgentOptions
 from hexprefect.text2sql.rendering import RenderedSchema, render_schema
 from hexprefect.text2sql.schema import Column, ForeignKey, Schema, Table
 
@@ -151,6 +155,65 @@ async def test_a_catalogue_is_read_once_for_all_who_ask(tmp_path: Path) -> None:
 @pytest.mark.slow
 async def test_a_catalogue_of_this_size_is_read_once_for_all_who_ask(tmp_path: Path) -> None:
     await is_read_once(tmp_path, TABLES)
+
+
+async def is_answered(folder: Path, tables: int) -> list[Prompt]:
+    """Ask on a real file of that many tables; returns the prompts that it took."""
+    path = folder / "large.sqlite"
+    known = large_schema().tables
+    chosen = {table.name: table for table in (*known[:tables], known[TABLES // 2])}
+    with sqlite3.connect(path) as connection:
+        for table in chosen.values():
+            columns = ", ".join(f'"{column.name}" {column.type}' for column in table.columns)
+            connection.execute(f'CREATE TABLE "{table.name}" ({columns})')
+        connection.executemany(
+            "INSERT INTO customer_invoice VALUES (?, ?, ?, ?)",
+            [(1, 10.5, "card", "Trondheim"), (2, 4.5, "cash", "Trondheim"), (3, 9, "cash", "Oslo")],
+        )
+    connection.close()
+    prompts: list[Prompt] = []
+
+    async def complete(prompt: Prompt) -> Completion:
+        prompts.append(prompt)
+        if prompt.stage == "schema_linking":
+            return Completion(json.dumps({"columns": ["customer_invoice.invoice_amount"]}), 1, 1)
+        return Completion(
+            "SELECT payment_method, SUM(invoice_amount) FROM customer_invoice "
+            "WHERE customer_city = 'Trondheim' GROUP BY payment_method ORDER BY 1",
+            1,
+            1,
+        )
+
+    async with await Database.connect(f"sqlite:///{path}") as database:
+        found = await answer(
+            QUESTION,
+            database=database,
+            complete=complete,
+            options=AgentOptions(schema_token_budget=BUDGET),
+        )
+    assert found.rows == (("card", 10.5), ("cash", 4.5))
+    return prompts
+
+
+def fits_the_context(prompt: Prompt) -> bool:
+    """Whether it fits an instance of 8,192 tokens, as the local ones have."""
+    return prompt.estimated_input_tokens() + prompt.max_output_tokens <= 8_192
+
+
+async def test_a_question_on_many_tables_is_answered_within_the_context(tmp_path: Path) -> None:
+    prompts = await is_answered(tmp_path, 120)
+    assert {prompt.stage for prompt in prompts} == {"schema_linking", "candidate_generation"}
+    assert all(fits_the_context(prompt) for prompt in prompts)
+    written = [prompt for prompt in prompts if prompt.stage == "candidate_generation"]
+    assert all("customer_invoice" in prompt.messages[-1].content or "customer_invoice"
+               in prompt.messages[0].content for prompt in written)  # fmt: skip
+
+
+@pytest.mark.slow
+async def test_a_question_on_a_thousand_tables_is_answered_within_the_context(
+    tmp_path: Path,
+) -> None:
+    assert all(fits_the_context(prompt) for prompt in await is_answered(tmp_path, TABLES))
 
 
 @pytest.mark.benchmark
