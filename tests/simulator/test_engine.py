@@ -156,8 +156,8 @@ def test_priority_orders_what_waits_in_the_engine_and_fcfs_does_not() -> None:
         engine = Engine(PROFILE, EngineOptions(scheduling=scheduling, slots=1))
         jobs = [EngineJob(100, 10) for _ in range(4)]
         for job, priority in zip(jobs, (0.0, 3.0, 1.0, 2.0), strict=True):
-            job.priority = (0, priority)
-        return [job.priority[1] for _, job in serve(engine, [(0.0, job) for job in jobs])]
+            job.priority = priority
+        return [job.priority for _, job in serve(engine, [(0.0, job) for job in jobs])]
 
     assert order("priority") == [0.0, 1.0, 2.0, 3.0]
     assert order("fcfs") == [0.0, 3.0, 1.0, 2.0]
