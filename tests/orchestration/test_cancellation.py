@@ -20,31 +20,21 @@ from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.states import Cancelling, Pending
 
-from hexprefect.orchestration.llm_task import current_request, llm_task
+from hexprefect.orchestration.llm_task import llm_task
 from hexprefect.orchestration.task_runner import HexgenTaskRunner
 from hexprefect.store import leases, tables
 from tests.orchestration.bench import (
     Fleet,
     SeenByPrefect,
     StandIn,
-    prompt_of,
     until,
     until_async,
 )
 from tests.orchestration.conftest import PrefectServer
+from tests.orchestration.ordinary_and_llm_tasks import ask, ask_in_thread
 
 FREE_WITHIN_S = 2.0
 """The one figure that the design promises; all else is only waited for."""
-
-
-@llm_task(stage="ask")
-async def ask(text: object) -> str:
-    return (await current_request().complete(prompt_of(str(text)))).text
-
-
-@llm_task(stage="ask")
-def ask_in_thread(text: object) -> str:
-    return current_request().complete_blocking(prompt_of(str(text))).text
 
 
 @task

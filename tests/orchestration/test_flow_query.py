@@ -27,13 +27,9 @@ from hexprefect.store import leases, tables
 from hexprefect.store.transaction import Transaction
 from hexprefect.store.values import QueryEnded
 from tests.orchestration.bench import Fleet, StandIn, prompt_of, until_async
+from tests.orchestration.ordinary_and_llm_tasks import ask
 
 pytestmark = pytest.mark.usefixtures("seen_by_prefect", "fleet")
-
-
-@llm_task(stage="ask")
-async def ask(text: object) -> str:
-    return (await current_request().complete(prompt_of(str(text)))).text
 
 
 @llm_task(stage="ask")

@@ -27,13 +27,9 @@ from hexprefect.store import tables
 from hexprefect.store.fleet import remove_instance, set_instance_state
 from hexprefect.store.values import NoInstanceFits
 from tests.orchestration.bench import Fleet, SeenByPrefect, StandIn, prompt_of, until_async
+from tests.orchestration.ordinary_and_llm_tasks import ask
 
 pytestmark = pytest.mark.usefixtures("seen_by_prefect", "fleet")
-
-
-@llm_task(stage="ask")
-async def ask(text: object) -> str:
-    return (await current_request().complete(prompt_of(str(text)))).text
 
 
 @pytest.fixture
