@@ -21,6 +21,10 @@ from hexprefect.simulator.workload import Call, Query
 WorkflowShape = Literal["reference", "ours"]
 Layout = Literal["static", "schema"]
 
+_WITH_LINKING = {"bird": 5 / 11, "spider": 2 / 20}
+"""Share of the databases with the eight tables from which on the agent makes a linking call, in the
+development sets of BIRD and Spider."""
+
 _ROUTING = 4, 3
 """Calls in which a reference query chooses its next tool: before candidates, and in testing."""
 
@@ -70,6 +74,9 @@ class _Question:
     schema_tokens: int
     question_tokens: int
     keywords: bool
+    """The reference has its keywords extracted."""
+    linking: bool
+    """Its database has so many tables that our agent has the schema linked by a call."""
     candidate_tokens: tuple[int, int]
     corrections: tuple[int, ...]
     """Output tokens of each self-correction."""
@@ -95,6 +102,8 @@ class Generator:
     disagreement: float = 0.19
     """Share of queries whose candidates return different rows, so that the judge is called: that of
     28 of 150 questions of Spider, with Qwen2.5-Coder-1.5B (docs/accuracy.md)."""
+    max_corrections: int | None = 2
+    """How often our agent corrects one candidate at most; None: as often as the reference."""
     seed: int = 0
     _static: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
@@ -116,10 +125,18 @@ class Generator:
         names = list(facts)
         weights = [facts[name]["queries"] for name in names]
         schemas = [self._schema_tokens(rng, facts) for _ in range(self.databases)]
+        by_size = sorted(range(self.databases), key=schemas.__getitem__, reverse=True)
+        linked = by_size[: round(_WITH_LINKING[self.family] * self.databases)]
         while True:
             stages = facts[rng.choices(names, weights)[0]]["stages"]
             database = rng.randrange(self.databases)
-            question = self._question(rng, stages, f"{self.family}-{database}", schemas[database])
+            question = self._question(
+                rng,
+                stages,
+                f"{self.family}-{database}",
+                schemas[database],
+                linking=database in linked,
+            )
             yield self._sequence(question) if self.shape == "reference" else self._graph(question)
 
     def some(self, number: int) -> tuple[Query, ...]:
@@ -137,7 +154,13 @@ class Generator:
         return round(schema / 6 if self._small else schema)
 
     def _question(
-        self, rng: random.Random, stages: Mapping[str, Any], database: str, schema_tokens: int
+        self,
+        rng: random.Random,
+        stages: Mapping[str, Any],
+        database: str,
+        schema_tokens: int,
+        *,
+        linking: bool,
     ) -> _Question:
         answers = 0.5 if self._small else 1.0
 
@@ -157,6 +180,7 @@ class Generator:
             schema_tokens=schema_tokens,
             question_tokens=rng.randint(20, 120),
             keywords=rng.random() < stages["extract_keywords"]["calls_per_query_mean"],
+            linking=linking,
             candidate_tokens=(
                 output("generate_candidate_llama-agent", answers),
                 output("generate_candidate_llama-agent", answers),
@@ -255,11 +279,12 @@ class Generator:
         return Query(calls=tuple(calls), database=question.database)
 
     def _graph(self, question: _Question) -> Query:
-        """Our workflow: no routing calls, a branch for each candidate, and unit tests and the judge
-        only where the candidates disagree."""
+        """Our workflow: no routing calls, linking for large schemas only, a branch with a bounded
+        number of corrections for each candidate, and unit tests and the judge where they disagree
+        only."""
         calls: list[Call] = []
         linked: tuple[int, ...] = ()
-        if question.keywords:
+        if question.linking:
             calls.append(self._call("schema_linking", "extract_keywords", question, 45, ()))
             linked = (0,)
         ends: list[int] = []
@@ -274,7 +299,7 @@ class Generator:
                     schema=True,
                 )
             )
-            for tokens in question.corrections[place::2]:
+            for tokens in question.corrections[place::2][: self.max_corrections]:
                 needs = (len(calls) - 1,)
                 calls.append(
                     self._call(

@@ -13,16 +13,21 @@ from typing import Any
 
 from hexprefect.simulator.cluster import Cluster, capacity
 from hexprefect.simulator.experiment import Experiment
-from hexprefect.simulator.generator import Generator, Layout, WorkflowShape
+from hexprefect.simulator.generator import Generator
 from hexprefect.simulator.outcome import Summary
 from hexprefect.simulator.policies import Policy
 from hexprefect.simulator.workload import Query
 
-VARIANTS: tuple[tuple[str, WorkflowShape, Layout], ...] = (
-    ("reference", "reference", "static"),
-    ("our graph", "ours", "static"),
-    ("our graph, prompts laid out for prefix caching", "ours", "schema"),
+VARIANTS: tuple[tuple[str, Generator], ...] = (
+    ("reference", Generator()),
+    (
+        "our graph, as many corrections as the reference",
+        Generator(shape="ours", max_corrections=None),
+    ),
+    ("our graph", Generator(shape="ours")),
+    ("our graph, prompts laid out for prefix caching", Generator(shape="ours", layout="schema")),
 )
+"""Each workflow by its generator, the reference first."""
 
 _WANTED = 0.95
 _HALVINGS = 6
@@ -75,8 +80,8 @@ def workflow_effect(
     slos = [slo_scale * query.alone_seconds(cluster.profiles) for query in reference]
     low_rate = low_load * capacity(reference, cluster)
     effects = []
-    for name, shape, layout in VARIANTS:
-        plain = Generator(family=family, shape=shape, layout=layout).some(number)
+    for name, generator in VARIANTS:
+        plain = replace(generator, family=family).some(number)
         queries = tuple(
             replace(query, slo_s=slo_s) for query, slo_s in zip(plain, slos, strict=True)
         )

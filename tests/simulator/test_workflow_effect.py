@@ -7,7 +7,7 @@ from hexprefect.simulator.workflow_effect import workflow_effect
 
 
 def test_our_graph_answers_sooner_and_bears_more() -> None:
-    reference, graph, laid_out = workflow_effect(
+    reference, corrected, graph, laid_out = workflow_effect(
         parse_cluster("a100:1"),
         named_policy("hexprefect"),
         family="spider",
@@ -15,6 +15,8 @@ def test_our_graph_answers_sooner_and_bears_more() -> None:
         seeds=1,
         lasts_s=200.0,
     )
-    assert graph.mean_s_at_low_load < reference.mean_s_at_low_load
+    assert corrected.mean_s_at_low_load < reference.mean_s_at_low_load
+    assert graph.mean_s_at_low_load <= corrected.mean_s_at_low_load
     assert laid_out.mean_s_at_low_load < graph.mean_s_at_low_load
     assert reference.capacity_qps < graph.capacity_qps < laid_out.capacity_qps
+    assert corrected.capacity_qps <= graph.capacity_qps

@@ -13,6 +13,7 @@ from hexprefect.simulator import Call, Generator, Query, read_workload, write_wo
 from hexprefect.simulator.facts import expected_output_tokens, profiles, stage_statistics
 from hexprefect.simulator.generator import Lengths, UnknownWorkload, named_workload
 from hexprefect.simulator.workload import BadWorkload, query_from_steps
+from hexprefect.text2sql.options import AgentOptions
 
 
 def steps(*stages: str, tokens: int = 12_000) -> list[dict[str, object]]:
@@ -185,6 +186,32 @@ def test_our_workflow_has_no_routing_and_judges_only_on_disagreement() -> None:
     }
     judged = sum(any(call.stage == "judge" for call in query.calls) for query in ours) / 500
     assert judged == pytest.approx(0.3, abs=0.07)
+
+
+def test_our_workflow_links_and_corrects_as_our_agent_does() -> None:
+    """The simulator may not import the agent; its defaults are the agent's all the same."""
+    options, generator = AgentOptions(), Generator(shape="ours", seed=3)
+    assert generator.max_corrections == options.max_corrections
+    assert options.linking_from_tables == 8
+    queries = generator.some(500)
+    for query in queries:
+        corrections = sum(call.stage == "self_correction" for call in query.calls)
+        assert corrections <= 2 * options.max_corrections
+    linked = {
+        query.database
+        for query in queries
+        if any(call.stage == "schema_linking" for call in query.calls)
+    }
+    assert len(linked) == 5
+    assert all(
+        (query.database in linked) == (query.calls[0].stage == "schema_linking")
+        for query in queries
+    )
+    unbounded = Generator(shape="ours", max_corrections=None, seed=3).some(500)
+    reference = Generator(seed=3).some(500)
+    assert sum(call.stage == "self_correction" for query in unbounded for call in query.calls) == (
+        sum(call.stage == "revise" for query in reference for call in query.calls)
+    )
 
 
 def test_a_layout_for_prefix_caching_shares_the_schema_too() -> None:
