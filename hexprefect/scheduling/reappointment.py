@@ -42,7 +42,10 @@ def wait_for_slot(
         held_completion_s: `t_comp` of what it was given and has not finished, summed.
         slots: requests that it is given at once.
     """
-    return max(queue_delay_s - waiting_s, 0.5 * held_completion_s / slots, 0.0)
+    inside_s = queue_delay_s - waiting_s
+    half_done_s = 0.5 * held_completion_s / slots
+    wait_s = half_done_s if half_done_s > inside_s else inside_s
+    return wait_s if wait_s > 0.0 else 0.0
 
 
 def is_clearly_sooner(

@@ -45,12 +45,14 @@ if delay_# > fullest: fullest = delay_#
 
 _BY_TABLES_SCORE = "speed * cost_# + load * delay_#"
 
+# Whole numbers become floats once: a product of the two takes three times as long as one of floats.
 _BY_CLOCK_EACH = """
 if beside_# > most_#: beside_# = most_#
-uncached = input_tokens - cached_#
+others = 1.0 * beside_#
+uncached = tokens - cached_#
 cost_# = fixed_# + each_input_# * uncached
-cost_# += each_output_# * (1.0 + growth_# * beside_#) * output_tokens
-weighed_# = cost_# + beside_# * each_input_# * uncached + beside_# * stall_# * output_tokens
+cost_# += each_output_# * (1.0 + growth_# * others) * output_tokens
+weighed_# = cost_# + others * each_input_# * uncached + others * stall_# * output_tokens
 if weighed_# > longest: longest = weighed_#
 delay_# = until_# - now
 if delay_# < waiting_#: delay_# = waiting_#
@@ -86,6 +88,7 @@ def placing_by_clock(profiles: Sequence[Coefficients], *, alpha: float) -> Place
             ("waiting", "waiting_s"),
             ("stall", "stall_s"),
         ),
+        first="tokens = 1.0 * input_tokens",
         each=_BY_CLOCK_EACH,
         score=_BY_CLOCK_SCORE,
     )(profiles, alpha)
@@ -94,7 +97,13 @@ def placing_by_clock(profiles: Sequence[Coefficients], *, alpha: float) -> Place
 
 @cache
 def _maker(
-    number: int, *, arguments: str, unpacked: tuple[tuple[str, str], ...], each: str, score: str
+    number: int,
+    *,
+    arguments: str,
+    unpacked: tuple[tuple[str, str], ...],
+    first: str = "",
+    each: str,
+    score: str,
 ) -> Callable[[Sequence[Coefficients], float], Any]:
     """Compile what makes the function of a cluster and an α. Nothing but the number of instances
     finds its way into the source."""
@@ -103,7 +112,7 @@ def _maker(
             "def make(profiles, alpha):",
             *_indented(1, _coefficient_lines(number)),
             f"    def place({arguments}):",
-            *_indented(2, _place_lines(number, unpacked, each, score)),
+            *_indented(2, _place_lines(number, unpacked, first, each, score)),
             "    return place",
         )
     )
@@ -122,11 +131,12 @@ def _coefficient_lines(number: int) -> Iterator[str]:
 
 
 def _place_lines(
-    number: int, unpacked: Sequence[tuple[str, str]], each: str, score: str
+    number: int, unpacked: Sequence[tuple[str, str]], first: str, each: str, score: str
 ) -> Iterator[str]:
     for name, argument in unpacked:
         yield f"{', '.join(f'{name}_{index}' for index in range(number))}, = {argument}"
     yield "longest = fullest = 0.0"
+    yield first
     for index in range(number):
         yield from each.strip().replace("#", str(index)).splitlines()
     yield "speed = alpha / longest if longest > 0 else 0.0"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from hexprefect.scheduling import Decision, DispatchPolicy, dispatch
-from hexprefect.scheduling.delay import queue_delays, with_delays_beside
+from hexprefect.scheduling.delay import queue_delay, queue_delays, with_delays_beside
 from hexprefect.scheduling.occupancy import (
     Coefficients,
     completion_seconds_each,
@@ -43,13 +43,13 @@ class Load:
     """What dispatch knows of the cluster: the same lists for as long as a simulation lasts."""
 
     __slots__ = (
-        "_cached",
         "_nothing",
         "admitted",
         "busy_until",
         "coefficients",
         "held_s",
         "instances",
+        "known_cached",
         "most_beside",
         "policy",
         "queue_s",
@@ -87,7 +87,8 @@ class Load:
         self.held_s = [0.0] * number
         """Where requests are reappointed: `t_comp` of what each instance was given, in seconds."""
         self._nothing = [0] * number
-        self._cached: dict[int, list[int]] = {}
+        self.known_cached: dict[int, list[int]] = {}
+        """What `cached` has said since an instance last held something else."""
 
     def delays(self, now: float) -> list[float]:
         """`t_queue` of each instance, in seconds."""
@@ -95,18 +96,24 @@ class Load:
             return self.queue_s
         return queue_delays(self.busy_until, now=now, waiting_s=self.waiting_s)
 
+    def delay_at(self, index: int, now: float) -> float:
+        """`t_queue` of one instance, in seconds."""
+        if self.busy_until is None:
+            return self.queue_s[index]
+        return queue_delay(self.busy_until[index], now=now, waiting_s=self.waiting_s[index])
+
     def cached(self, call: CallTable) -> list[int]:
         """Tokens of the call's prompt that each instance is believed to hold."""
-        known = self._cached.get(call.prefix_number)
+        known = self.known_cached.get(call.prefix_number)
         if known is None:
-            known = self._cached[call.prefix_number] = [
+            known = self.known_cached[call.prefix_number] = [
                 each.held.cached_tokens(call.prefix) for each in self.instances
             ]
         return known
 
     def held_changed(self) -> None:
         """An instance holds other prefixes than before."""
-        self._cached.clear()
+        self.known_cached.clear()
 
     def costs(self, request: Request) -> tuple[list[int], list[float], list[int]]:
         """Believed cached tokens, `t_comp`, and the sequences there, on each instance."""
@@ -242,7 +249,8 @@ def _by_tables(alpha: float, load: Load) -> Appoint:
 def _by_clock(alpha: float, load: Load, busy_until: list[float]) -> Appoint:
     """α dispatch by uncached tokens, the batch, the delays beside, and a clock of the work left."""
     coefficients, admitted, most_beside = load.coefficients, load.admitted, load.most_beside
-    cached_of, waiting_s, stall_s = load.cached, load.waiting_s, load.stall_s
+    known_cached, cached_of = load.known_cached, load.cached
+    waiting_s, stall_s = load.waiting_s, load.stall_s
     place = (
         placing_by_clock(coefficients, alpha=alpha)
         if len(coefficients) <= MOST_UNROLLED and not COMPILED
@@ -250,7 +258,8 @@ def _by_clock(alpha: float, load: Load, busy_until: list[float]) -> Appoint:
     )
 
     def appoint(request: Request, now: float) -> int:
-        cached = cached_of(request.call)
+        call = request.call
+        cached = known_cached.get(call.prefix_number) or cached_of(call)
         index, request.completion_s = place(
             request.input_tokens,
             request.predicted_tokens,

@@ -312,7 +312,8 @@ class Engine(EngineMemory):
             whole = self._phase_steps
         self._phase_steps = whole
         # `_decode_time(whole)`
-        ends = self._clock + (whole * base + slope * whole * (whole - 1) / 2)
+        number = float(whole)
+        ends = self._clock + (number * base + slope * number * (number - 1.0) / 2.0)
         self.next_at = ends if ends > now else now
 
     # -- memory --------------------------------------------------------------------------------

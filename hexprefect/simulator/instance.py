@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -30,6 +30,8 @@ UNLIMITED = 1 << 30
 
 _MOST_SEGMENTS = 64
 """Prefix segments that an instance is believed to hold at most, as in the store."""
+
+_NOTHING: Mapping[str, int] = {}
 
 _LAST_WEIGHT = 1.0 / MEMORY
 
@@ -212,8 +214,13 @@ class SimulatedInstance:
             # What a request needs depends on the segments that others use at that moment, so
             # requests are let in one at a time.
             free_kv = kv_tokens - self.reserved_kv - self.shared_kv
-            if not self._admitted[self._number] or self._needed(queue[0][3]) <= free_kv:
-                chosen = queue.pop(0)[3]
+            chosen = queue[0][3]
+            if (
+                chosen.kv_tokens <= free_kv
+                or not self._admitted[self._number]
+                or self._needed(chosen) <= free_kv
+            ):
+                del queue[0]
             else:
                 passing = self._pass_over(free_kv)
                 if passing is None:
@@ -230,10 +237,17 @@ class SimulatedInstance:
         """The first request that fits, where the head of the queue does not: what `admit` chooses
         for one free slot (a test compares them)."""
         queue = self.queue
+        shared = self._shared if self._shares else _NOTHING
         overtakers_left: float = inf
         for place, entry in enumerate(queue[:LOOK_AHEAD]):
             request = entry[3]
-            if self._needed(request) <= free_kv:
+            # `_needed`
+            needed = request.kv_tokens
+            if needed > free_kv:
+                for key, tokens in request.prefix:
+                    if key in shared:
+                        needed -= tokens
+            if needed <= free_kv:
                 for overtaken in queue[:place]:
                     overtaken[3].passed_over += 1
                 return queue.pop(place)[3]

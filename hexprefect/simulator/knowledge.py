@@ -93,18 +93,15 @@ class Knowledge:
 
     def learn_answer(self, call: CallTable) -> None:
         """`StageHistory.after`, for the call's stage and for its stage and database."""
-        number = call.any_history
-        self._learn(number, call.answer_tokens)
-        if call.own_history != number:
-            self._learn(call.own_history, call.answer_tokens)
-
-    def _learn(self, number: int, tokens: float) -> None:
-        count = self.finished[number]
-        # What was expected of the stage counts for nothing once a request has finished.
-        mean = self.answers[number] if count else 0.0
-        if count < MOST_REQUESTS:
-            self.finished[number] = count = count + 1
-        self.answers[number] = mean + 1.0 / count * (tokens - mean)
+        finished, answers = self.finished, self.answers
+        tokens = call.answer_tokens
+        for number in call.histories:
+            count = finished[number]
+            # What was expected of the stage counts for nothing once a request has finished.
+            mean = answers[number] if count else 0.0
+            if count < MOST_REQUESTS:
+                finished[number] = count = count + 1
+            answers[number] = mean + 1.0 / count * (tokens - mean)
 
     def query_finished(self, query: Query) -> None:
         """Learn what was left after each call of a finished query, and how long it was alone."""

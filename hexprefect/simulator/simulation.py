@@ -43,6 +43,14 @@ class Simulation:
         record_decisions: keep every dispatch with its scores in `decisions`.
     """
 
+    __slots__ = (
+        "_admitted", "_appoint", "_busy_until", "_counts_shares", "_held_s", "_key",
+        "_late_penalty", "_least_tokens", "_needs_remaining", "_next_at", "_place_in_order",
+        "_prefix_aware", "_queries", "_queue_s", "_reappoints", "_requests", "_reserves",
+        "_takes_off", "_unfinished", "_waiting", "_waiting_s", "decisions", "instances",
+        "knowledge", "laws", "load", "now", "outcome", "policy", "slo_scale",
+    )  # fmt: skip
+
     def __init__(
         self,
         cluster: Cluster,
@@ -89,6 +97,8 @@ class Simulation:
         self._admitted = admitted
         self._busy_until = self.load.busy_until
         self._queue_s = self.load.queue_s
+        self._waiting_s = self.load.waiting_s
+        self._held_s = self.load.held_s
         self._unfinished = self.load.unfinished
         self._counts_shares = policy.backlog in ("occupancy", "clock")
         self._late_penalty = policy.late_penalty
@@ -240,7 +250,7 @@ class Simulation:
         request.entry = entry = (key, request.ready_at, request.number, request)
         insort(queue, entry)
         self._waiting += 1
-        self.load.waiting_s[appointed] += request.work_s
+        self._waiting_s[appointed] += request.work_s
 
     def _key_put_off(self, request: Request) -> float:
         """Its key; put off where it cannot be in time any more."""
@@ -301,7 +311,7 @@ class Simulation:
     def _leave_queue(self, request: Request, instance: SimulatedInstance) -> None:
         """A request waits no more; sums of floats do not come back to 0 by themselves (law 8)."""
         self._waiting -= 1
-        waiting_s = self.load.waiting_s
+        waiting_s = self._waiting_s
         index = request.instance
         waiting_s[index] = waiting_s[index] - request.work_s if instance.queue else 0.0
 
@@ -317,7 +327,7 @@ class Simulation:
             self.outcome.longest_wait_s = waited_s
         index = request.instance
         if self._reappoints:
-            self.load.held_s[index] += request.completion_s
+            self._held_s[index] += request.completion_s
         engine = self.instances[index].engine
         engine.submit(request, now)
         self._next_at[index] = engine.next_at
@@ -327,11 +337,11 @@ class Simulation:
         run = request.run
         instance = self.instances[index]
         self._unfinished[index] -= 1
-        if self._takes_off:
+        if self._takes_off and (self._busy_until is None or not self._unfinished[index]):
             self._take_off(index, request.work_s)
         instance.finished(request)
         if self._reappoints:
-            held_s = self.load.held_s
+            held_s = self._held_s
             held_s[index] = held_s[index] - request.completion_s if self._admitted[index] else 0.0
         run.attained_s += request.completion_s
         self.knowledge.learn_answer(request.call)

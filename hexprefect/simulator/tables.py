@@ -27,12 +27,16 @@ VISITS = MOST_VISITS + 1
 """Visits of a stage that are told apart."""
 
 
+_Numbers = tuple[tuple[int, ...], int, int, int]
+
+
 class CallTable:
     """One call of a query, for all policies."""
 
     __slots__ = (
         "answer_tokens",
         "any_history",
+        "histories",
         "index",
         "input_tokens",
         "mean_start_s",
@@ -59,6 +63,8 @@ class CallTable:
     """Number of the history of its stage over all databases."""
     own_history: int
     """Number of the history of its stage and database."""
+    histories: tuple[int, ...]
+    """Both, each once."""
     remaining: int
     """Number of the history of what is left after its stage and visit; the numbers before it are
     those of the stage's earlier visits."""
@@ -107,7 +113,7 @@ class Tables:
         self.histories: dict[tuple[str, str], int] = {}
         """`(stage, database)` → number."""
         self.stages: dict[str, int] = {}
-        self._stage_numbers: dict[str, dict[str, tuple[int, int, int]]] = {}
+        self._stage_numbers: dict[str, dict[str, _Numbers]] = {}
         self._prefixes: dict[Prefix, tuple[int, int]] = {}
         self._known: dict[int, QueryTable] = {}
 
@@ -176,7 +182,7 @@ class Tables:
             numbers = known_stages.get(stage)
             if numbers is None:
                 numbers = known_stages[stage] = self._numbers(stage, database)
-            table.any_history, table.own_history, first_visit = numbers
+            table.histories, table.any_history, table.own_history, first_visit = numbers
             visit = visits[index]
             table.remaining = first_visit + (visit if visit < MOST_VISITS else MOST_VISITS)
             table.starts_s = starts[index]
@@ -184,13 +190,13 @@ class Tables:
             tables.append(table)
         return tables
 
-    def _numbers(self, stage: str, database: str) -> tuple[int, int, int]:
-        """Of a stage's histories: over all databases, for this one, and after its first visit."""
-        return (
-            self.history_number(stage, ANY_DATABASE),
-            self.history_number(stage, database),
-            self.remaining_number(stage, 0),
-        )
+    def _numbers(self, stage: str, database: str) -> _Numbers:
+        """Of a stage's histories: those of its answers, of these that over all databases and that
+        for this one, and that after its first visit."""
+        every = self.history_number(stage, ANY_DATABASE)
+        own = self.history_number(stage, database)
+        histories = (every,) if own == every else (every, own)
+        return histories, every, own, self.remaining_number(stage, 0)
 
 
 def _whole(prefix: Prefix) -> int:

@@ -240,7 +240,7 @@ def test_who_is_passed_over_for_ever_breaks_law_4(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_call_goes_only_where_it_could_run(name: str) -> None:
+def test_a_call_goes_only_where_it_could_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"small": 2_000, "large": 100_000, "tiny": 500}
     mixed = Cluster(
         "mixed",
@@ -253,16 +253,17 @@ def test_a_call_goes_only_where_it_could_run(name: str) -> None:
     arrivals = [(0.3 * number, Query(calls)) for number in range(60)]
     simulation = Simulation(mixed, POLICIES[name], check_laws=True, record_decisions=True)
     went: dict[str, set[str]] = {call.stage: set() for call in calls}
-    start = simulation._start
+    start = Simulation._start
 
-    def noted(request: Request) -> None:
-        went[calls[request.index].stage].add(simulation.instances[request.instance].name)
-        start(request)
+    def noted(self: Simulation, request: Request) -> None:
+        went[calls[request.index].stage].add(self.instances[request.instance].name)
+        start(self, request)
 
-    simulation._start = noted  # type: ignore[method-assign]
+    monkeypatch.setattr(Simulation, "_start", noted)
     assert len(simulation.run(arrivals).latency_s) == 60
     assert went["long"] == {"large"}
     assert "tiny" not in went["middle"]
+    monkeypatch.undo()
     with pytest.raises(PromptTooLong, match=r"fits into no instance.*large.*100000"):
         Simulation(mixed, POLICIES[name]).run([(0.0, Query((Call("huge", 200_000, 1),)))])
 
