@@ -22,6 +22,9 @@ from hexprefect.errors import HexprefectError
 _LEAST_VARIATION, _MOST_VARIATION = 0.01, 100.0
 """Of a gamma distribution whose gaps floats can tell apart."""
 
+_LEAST_A_ROUND = 0.001
+"""Arrivals in one round of phases: of fewer, a run would spend its time on empty rounds."""
+
 ArrivalKind = Literal["poisson", "gamma", "deterministic", "phases", "recorded"]
 
 
@@ -38,6 +41,11 @@ class Arrivals:
     """Coefficient of variation of the gaps (`gamma`)."""
     phases: tuple[tuple[float, float], ...] = ()
     """`(queries a second, seconds)` of each phase (`phases`)."""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether another seed gives other moments."""
+        return self.kind not in ("deterministic", "recorded")
 
     @property
     def phases_rate(self) -> float:
@@ -66,8 +74,8 @@ def parse_arrivals(text: str) -> Arrivals:
             for phase in rest.split(","):
                 rate, _, seconds = phase.partition("x")
                 phases.append((float(rate), float(seconds)))
-            if all(0 <= rate < inf and 0 < seconds < inf for rate, seconds in phases) and any(
-                rate > 0 for rate, _ in phases
+            if all(0 <= rate < inf and 0 < seconds < inf for rate, seconds in phases) and (
+                _LEAST_A_ROUND <= sum(rate * seconds for rate, seconds in phases) < inf
             ):
                 return Arrivals(kind="phases", phases=tuple(phases))
     except ValueError:
@@ -75,7 +83,8 @@ def parse_arrivals(text: str) -> Arrivals:
     raise BadArrivals(
         f"{text!r} is no arrival process.",
         remedy=f"Use poisson, gamma:CV with CV from {_LEAST_VARIATION:g} to {_MOST_VARIATION:g}, "
-        "deterministic, phases:RATExSECONDS,… or recorded.",
+        f"deterministic, phases:RATExSECONDS,… with {_LEAST_A_ROUND:g} arrivals a round at least, "
+        "or recorded.",
     )
 
 

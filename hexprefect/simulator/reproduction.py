@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log
+from math import exp, inf, log, nan
 from pathlib import Path
 from statistics import fmean
 
@@ -35,7 +35,8 @@ BASELINES = (
 )
 
 SWEPT = ("hexgen", "hexprefect")
-"""Policies whose α is swept: on unequal clusters with prefix caching, at the highest load."""
+"""Policies whose α is swept, where they are evaluated: on unequal clusters with prefix caching, at
+the highest load."""
 
 SEEDS = 3
 """Runs of each combination where nobody says otherwise."""
@@ -95,7 +96,7 @@ class Evaluation:
         for name in self.policies:
             yield name, POLICIES[name]
         if sweep:
-            for name in SWEPT:
+            for name in (name for name in SWEPT if name in self.policies):
                 for alpha in ALPHA_SWEEP:
                     yield f"{name} α={alpha}", replace(POLICIES[name], alpha=alpha)
 
@@ -179,7 +180,8 @@ class Comparison:
         """How many times `figure` of `worse` is that of `better`, at each place and load; of
         several, that of the best of them there. A place where one is missing is left out.
 
-        For rates (throughput, attainment) the other way round, so that above 1 is always better.
+        For rates (throughput, attainment) the other way round, so that above 1 is always better:
+        infinite where only the worse is 0; where both are, there is nothing to compare.
         """
         names = (worse,) if isinstance(worse, str) else worse
         rate = figure in ("throughput_qps", "slo_attainment")
@@ -192,14 +194,21 @@ class Comparison:
             if len(theirs) < len(names):
                 continue
             mine, best = row.figures[figure], max(theirs) if rate else min(theirs)
-            if mine > 0 and best > 0:
-                found.append(mine / best if rate else best / mine)
+            above, below = (mine, best) if rate else (best, mine)
+            if below > 0:
+                found.append(above / below)
+            elif above > 0:
+                found.append(inf)
         return found
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """The mean of ratios."""
-    return exp(fmean(log(value) for value in values)) if values else float("nan")
+    """The mean of ratios: 0 or infinite where one of them is, and not a number where both are."""
+    if not values:
+        return nan
+    if 0 in values:
+        return nan if inf in values else 0.0
+    return exp(fmean(log(value) for value in values))
 
 
 def reproduce_command(

@@ -148,7 +148,8 @@ def tune(
         window: the queries, the cluster, the arrivals and the policy to begin with. Its seed is
             replaced by each of `seeds`.
         objective: what to minimise (`p95`, `mean`) or to maximise (`attainment`).
-        seeds: of the arrivals; figures are means over them.
+        seeds: of the arrivals; figures are means over them. One is enough, and only one runs, where
+            the moments of arrival do not depend on it.
         alphas: the grid.
         jointly: search the order, the depth and the overload policy as well, one after the other,
             twice around.
@@ -166,7 +167,8 @@ def tune(
         )
     if not alphas or not seeds or not all(0 <= alpha <= 1 for alpha in alphas):
         raise CannotTune("tuning needs at least one seed, and values of α between 0 and 1")
-    search = _Search(window, objective, tuple(seeds), orders, cores, progress)
+    seeds = tuple(seeds) if window.arrivals.is_random else tuple(seeds)[:1]
+    search = _Search(window, objective, seeds, orders, cores, progress)
     round_robin, present = search.measure([POLICIES["rr-fcfs"], window.policy], seeds=len(seeds))
     if jointly:
         tuned = search.around(present)

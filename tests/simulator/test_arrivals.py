@@ -62,6 +62,8 @@ def test_a_recording_keeps_its_pattern_at_another_rate() -> None:
         "gamma:x",
         "phases:",
         "phases:0x5",
+        "phases:1e-300x1",
+        "phases:1e300x1e300",
         "phases:1x0",
         "gamma:inf",
         "gamma:nan",

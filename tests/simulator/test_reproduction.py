@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import inf, isnan
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,10 @@ def test_the_report_has_claims_tables_figures_and_every_record(tmp_path: Path) -
 
 def test_the_mean_of_ratios_is_geometric() -> None:
     assert geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
+    assert geometric_mean([0.5, inf]) == inf
+    assert geometric_mean([0.5, 0.0]) == 0.0
+    assert isnan(geometric_mean([]))
+    assert isnan(geometric_mean([0.0, inf]))
 
 
 def row(label: str, load: float = 2.0, *, place: Place, **figures: float) -> Row:
@@ -100,6 +105,30 @@ def test_each_place_is_compared_with_the_better_of_two() -> None:
         "hexprefect", better, "slo_attainment", clusters=("homogeneous",), loads=lambda x: x < 2
     )
     assert ratios == [pytest.approx(4.0)]
+
+
+def test_a_place_where_nothing_is_in_time_is_compared_all_the_same() -> None:
+    comparison = Comparison(
+        [
+            row("hexgen", 1.0, place=UNEQUAL, slo_attainment=0.0),
+            row("hexprefect", 1.0, place=UNEQUAL, slo_attainment=0.1),
+            row("hexgen", 1.5, place=UNEQUAL, slo_attainment=0.2),
+            row("hexprefect", 1.5, place=UNEQUAL, slo_attainment=0.0),
+            row("hexgen", 2.0, place=UNEQUAL, slo_attainment=0.0),
+            row("hexprefect", 2.0, place=UNEQUAL, slo_attainment=0.0),
+        ]
+    )
+    ratios = comparison.ratios(
+        "hexprefect", "hexgen", "slo_attainment", clusters=("heterogeneous-1",)
+    )
+    assert ratios == [inf, 0.0]
+
+
+def test_only_what_is_evaluated_is_swept() -> None:
+    evaluation = Evaluation(workloads={"bird": Generator().some(2)}, policies=("rr-fcfs", "hexgen"))
+    labels = {label for _, _, label, _ in evaluation.experiments()}
+    assert {label.split(" α=")[0] for label in labels} == {"rr-fcfs", "hexgen"}
+    assert "hexgen α=0.5" in labels
 
 
 def test_the_claims_of_each_model_stand_in_a_table_of_their_own() -> None:

@@ -18,6 +18,7 @@ from hexprefect.simulator import (
     parse_cluster,
     tune,
 )
+from hexprefect.simulator.arrivals import parse_arrivals
 from hexprefect.simulator.tuner import (
     ALPHAS,
     OBJECTIVES,
@@ -99,6 +100,12 @@ def test_the_present_policy_is_measured_with_every_seed_and_kept_where_it_is_bes
     assert tuning.present.policy == start.policy
     assert tuning.present.seeds == 2
     assert tuning.best_tuned.cost("p95") <= tuning.present.cost("p95")
+
+
+def test_arrivals_that_no_seed_changes_run_once() -> None:
+    start = replace(window(), arrivals=parse_arrivals("deterministic"))
+    tuning = tune(start, seeds=(0, 1, 2), alphas=(0.2, 0.8))
+    assert {point.seeds for point in tuning.points} == {1}
 
 
 def test_the_same_window_and_seeds_give_the_same_choice_on_one_core_and_on_two() -> None:
