@@ -33,7 +33,8 @@ class Access:
     tables: tuple[str, ...] = ()
     """`schema.table`, or `table` in the default schema; empty for all of the schemas."""
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """For a table, its columns that may be read; a table that is not named keeps all."""
+    """For a table, its columns that may be read; a table that is not named keeps all, and one that
+    is named twice (`t` and `schema.t`) keeps those in both lists."""
 
     @property
     def is_open(self) -> bool:
@@ -46,16 +47,14 @@ def restricted(schema: Schema, access: Access) -> Schema:
     if access.is_open:
         return schema
     named = {found.full_name for name in access.tables if (found := _named(schema, name))}
-    columns = {
-        found.full_name: names
-        for name, names in access.columns.items()
-        if (found := _named(schema, name))
-    }
     kept = {
-        table.full_name: _with_columns(table, columns.get(table.full_name))
+        table.full_name: table
         for table in schema.tables
         if _in_schemas(table, schema, access) and (not access.tables or table.full_name in named)
     }
+    for name, names in access.columns.items():
+        if (found := _named(schema, name)) is not None and found.full_name in kept:
+            kept[found.full_name] = _with_columns(kept[found.full_name], names)
     for full_name, table in list(kept.items()):
         if table.is_view and full_name not in named and not _reads_only(table, schema, kept):
             del kept[full_name]
@@ -150,9 +149,7 @@ def _in_schemas(table: Table, schema: Schema, access: Access) -> bool:
     return table.schema in access.schemas
 
 
-def _with_columns(table: Table, names: tuple[str, ...] | None) -> Table:
-    if names is None:
-        return table
+def _with_columns(table: Table, names: tuple[str, ...]) -> Table:
     allowed = [table.column(name) for name in names]
     shown = tuple(item for item in table.columns if item in allowed)
     hidden = tuple(item.name for item in table.columns if item not in shown)

@@ -80,6 +80,15 @@ def test_what_is_hidden_takes_the_keys_to_it_along() -> None:
     assert customer.hidden_columns == ("customer_id", "city")
 
 
+def test_two_lists_for_one_table_leave_what_both_allow() -> None:
+    for keys in (("customer", "public.customer"), ("public.customer", "customer")):
+        lists = zip(keys, (("customer_id", "name"), ("name", "city")), strict=True)
+        seen = restricted(shop("postgres"), Access(columns=dict(lists))).table("customer")
+        assert seen is not None
+        assert [column.name for column in seen.columns] == ["name"]
+        assert set(seen.hidden_columns) == {"customer_id", "city"}
+
+
 def test_restricting_again_only_takes_away() -> None:
     once = restricted(shop(), NAMES_ONLY)
     twice = restricted(once, Access(columns={"customer": ("city", "name")}))
