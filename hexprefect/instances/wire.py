@@ -156,10 +156,22 @@ def _completion(
         cached_tokens=int(details.get("cached_tokens") or timings.get("cache_n") or 0),
         finish_reason=finish_reason or "stop",
         ran_s=ran_s,
+        read_s=_read_seconds(tail, extra or {}),
         instance=endpoint.name,
         request_id=str(tail.get("id") or ""),
         extra={**kept, **(extra or {})},
     )
+
+
+def _read_seconds(tail: Mapping[str, Any], extra: Mapping[str, Any]) -> float | None:
+    """Seconds until the first token: as seen in a stream, or as llama.cpp or vLLM tells."""
+    if (seen := extra.get("time_to_first_token_s")) is not None:
+        return float(seen)
+    for kind, name in (("timings", "prompt_ms"), ("metrics", "time_to_first_token_ms")):
+        told = (tail.get(kind) or {}).get(name)
+        if isinstance(told, int | float):
+            return float(told) / 1000
+    return None
 
 
 def _shape(value: Any) -> str:

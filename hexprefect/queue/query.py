@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from hexprefect.completion import Completion, Prompt
@@ -18,6 +18,8 @@ from hexprefect.store.values import QueryState
 
 if TYPE_CHECKING:
     from hexprefect.queue.shared_queue import SharedQueue
+
+_FIELDS = {item.name for item in fields(Completion)}
 
 MOST_LOST_LEASES = 2
 """How often one call is submitted anew after its lease was lost: twice is a stalled machine."""
@@ -210,8 +212,8 @@ def completion_record(completion: Completion) -> dict[str, Any]:
 
 
 def completion_from_record(record: Any) -> Completion:
-    """The inverse of `completion_record`."""
-    return Completion(**record)
+    """The inverse of `completion_record`, also of one that a newer release has written."""
+    return Completion(**{name: value for name, value in record.items() if name in _FIELDS})
 
 
 def size_of(prompt: Prompt) -> RequestSize:

@@ -27,6 +27,7 @@ completions = st.builds(
     output_tokens=st.integers(0, 10**6),
     cached_tokens=st.integers(0, 10**6),
     ran_s=st.floats(0, 1e6),
+    read_s=st.none() | st.floats(0, 1e6),
     instance=st.text(),
     request_id=st.text(),
     waited_s=st.floats(0, 1e6),
@@ -50,6 +51,11 @@ def test_completions_come_back_as_completions(completion: Completion) -> None:
     assert through_the_store(completion) == completion
     # What the queue keeps without Prefect can be read, too.
     assert result_from(json.loads(json.dumps(completion_record(completion)))) == completion
+
+
+def test_what_a_newer_release_has_added_does_not_hinder_reading() -> None:
+    completion = Completion("SELECT 1", 10, 2)
+    assert result_from(completion_record(completion) | {"thoughts": "none"}) == completion
 
 
 @dataclass
