@@ -234,6 +234,53 @@ async def test_results_are_exact_and_typed(engine: Any, request: pytest.FixtureR
         assert decimal.Decimal(found["dd"][1]) == decimal.Decimal("12345678901234567890.12")
 
 
+@pytest.mark.parametrize(
+    ("expression", "kind", "value"),
+    [
+        ("INTERVAL 1 MONTH", "interval", "P1M"),
+        ("age(DATE '2024-03-01', DATE '2023-01-15')", "interval", "P13M17DT0S"),
+        ("INTERVAL '1 month' - INTERVAL '1 day'", "interval", "P1M-1DT-0S"),
+        ("INTERVAL '-1 day -1 second'", "interval", "-P1DT1S"),
+        ("INTERVAL '100 hours'", "interval", "P4DT14400S"),
+        ("[INTERVAL 1 MONTH]", "json", ["1 month"]),
+        ("{'a': INTERVAL 1 MONTH}", "json", {"a": "1 month"}),
+        ("'INTERVAL'::ENUM('INTERVAL', 'b')", "text", "INTERVAL"),
+        ("DATE 'infinity'", "date", "infinity"),
+        ("DATE '-infinity'", "date", "-infinity"),
+        ("DATE '9999-12-31'", "date", "9999-12-31"),
+        ("DATE '290000-01-01'", "date", "290000-01-01"),
+        ("DATE '0044-03-15 (BC)'", "date", "0044-03-15 (BC)"),
+        ("'infinity'::TIMESTAMP", "timestamp", "infinity"),
+        ("'-infinity'::TIMESTAMPTZ", "timestamp", "-infinity"),
+        (
+            "TIMESTAMP_NS '2024-02-29 12:00:00.123456789'",
+            "timestamp",
+            "2024-02-29T12:00:00.123456789",
+        ),
+        ("TIMESTAMP_NS '2024-02-29 12:00:00.5'", "timestamp", "2024-02-29T12:00:00.500000"),
+        ("'infinity'::TIMESTAMP_NS", "timestamp", "infinity"),
+        ("TIME '24:00:00'", "time", "24:00:00"),
+        ("'1e999999999999999999999'::JSON", "json", "1e999999999999999999999"),
+    ],
+)
+async def test_every_value_of_duckdb_is_given_as_it_is(
+    duckdb_file: Path, expression: str, kind: str, value: object
+) -> None:
+    async with await Database.connect(f"duckdb:///{duckdb_file}") as database:
+        # With a comment at the end, and columns of one name.
+        rows = await database._run(f"SELECT {expression} AS it, NULL::DATE AS it -- told")
+    assert (rows.columns, rows.types, rows.rows) == (("it", "it"), (kind, "null"), ((value, None),))
+
+
+async def test_exact_values_come_in_the_order_that_was_asked_for(duckdb_file: Path) -> None:
+    async with await Database.connect(f"duckdb:///{duckdb_file}") as database:
+        rows = await database.execute(
+            "SELECT r, INTERVAL (r) MONTH AS months FROM range(20000) AS t(r) ORDER BY -r"
+        )
+    assert [row[0] for row in rows.rows] == list(range(19_999, 18_999, -1))
+    assert rows.rows[0][1] == "P19999M"
+
+
 DEEP = {
     "postgres": "SELECT (REPEAT('[', 5000) || REPEAT(']', 5000))::json AS deep",
     "duckdb": "SELECT (REPEAT('[', 5000) || REPEAT(']', 5000))::JSON AS deep",

@@ -195,6 +195,8 @@ class PostgreSQLSession:
                 _collect(cursor, collector, deadline=started + limits.timeout_s)
         except psycopg.Error as error:
             raise _explain(error, limits) from error
+        except (ValueError, OverflowError, MemoryError) as error:
+            raise StatementFailed(f"PostgreSQL's result cannot be read: {error}") from error
         finally:
             with contextlib.suppress(psycopg.Error):
                 self._connection.execute("ROLLBACK")
