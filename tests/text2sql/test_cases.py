@@ -281,6 +281,71 @@ async def test_exact_values_come_in_the_order_that_was_asked_for(duckdb_file: Pa
     assert rows.rows[0][1] == "P19999M"
 
 
+LATE_LARGE_ROWS = {
+    "postgres": "SELECT CASE WHEN r < 15 THEN 'a' ELSE REPEAT('x', 10000000) END AS text "
+    "FROM generate_series(1, 80) AS t (r) ORDER BY r",
+    "duckdb": "SELECT CASE WHEN r < 15 THEN 'a' ELSE REPEAT('x', 10000000) END AS text "
+    "FROM range(1, 81) AS t (r) ORDER BY r",
+}
+
+
+async def test_rows_that_grow_late_do_not_take_the_memory(engine: Any) -> None:
+    """getnao/nao#1654: what was small so far says nothing of the next row."""
+    if engine.dialect not in LATE_LARGE_ROWS:
+        pytest.skip("SQLite and MySQL make no such rows in one statement")
+    program = (
+        "import asyncio, resource\n"
+        "from hexprefect.text2sql.database import Database\n"
+        "def peak():\n"
+        "    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
+        "async def main():\n"
+        f"    async with await Database.connect({engine.url!r}) as database:\n"
+        "        await database._run('SELECT 1')\n"
+        "        before = peak()\n"
+        f"        rows = await database._run({LATE_LARGE_ROWS[engine.dialect]!r})\n"
+        "        print(len(rows.rows), len(rows.rows[-1][0]), *rows.notes)\n"
+        "        print(peak() - before)\n"
+        "asyncio.run(main())\n"
+    )
+    ran = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    said, _, grown_mb = ran.stdout.strip().partition("\n")
+    assert said == "80 10000 66 values were cut to 10000 characters", ran.stderr
+    # DuckDB runs in this process, and holds 660 MB of its own.
+    assert int(grown_mb) < (1_000 if engine.dialect == "duckdb" else 300)
+
+
+async def test_a_list_that_no_result_can_hold_is_not_fetched(duckdb_file: Path) -> None:
+    url, limits = f"duckdb:///{duckdb_file}", Limits(max_bytes=3_000)
+    async with await Database.connect(url, limits=limits) as database:
+        rows = await database.execute(
+            "SELECT list(r) AS all_of_them, 1 AS n FROM range(1001) AS t(r)"
+        )
+        assert rows.rows == ()
+        assert "the first alone passes 3000 bytes" in rows.notes[0]
+        rows = await database.execute("SELECT list(r) AS few, 1 AS n FROM range(9) AS t(r)")
+        assert rows.rows == ((list(range(9)), 1),)
+        rows = await database._run("SELECT MAP {'a': 1} AS one, NULL::INTEGER[] AS none")
+        assert rows.rows == (({"a": 1}, None),)
+
+
+async def test_long_values_are_cut_where_they_are(engine: Any) -> None:
+    value = {
+        "sqlite": ("'äääääb'", "CAST('äääääb' AS BLOB)"),
+        "postgres": ("'äääääb'", "'äääääb'::bytea"),
+        "duckdb": ("'äääääb'", "encode('äääääb')"),
+        "mysql": ("'äääääb'", "CAST('äääääb' AS BINARY)"),
+    }[engine.dialect]
+    async with await Database.connect(
+        engine.url, limits=Limits(max_value_characters=5)
+    ) as database:
+        rows = await database._run(f"SELECT {value[0]} AS a, {value[1]} AS b, 'ääää€' AS whole")
+    assert rows.rows[0][0] == "äääää"
+    assert rows.rows[0][2] == "ääää€"
+    assert rows.notes == ("2 values were cut to 5 characters",)
+
+
 DEEP = {
     "postgres": "SELECT (REPEAT('[', 5000) || REPEAT(']', 5000))::json AS deep",
     "duckdb": "SELECT (REPEAT('[', 5000) || REPEAT(']', 5000))::JSON AS deep",

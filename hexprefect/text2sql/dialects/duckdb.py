@@ -29,7 +29,6 @@ from hexprefect.urls import shown_url
 
 _MEMORY_LIMIT = "2GB"
 """For all statements of one file together; one that needs more fails instead of the process."""
-_ROWS_A_FETCH = 200
 
 CONFIGURATION: Mapping[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
@@ -206,12 +205,12 @@ class DuckDBSession:
     ) -> None:
         bound = cursor.sql(_only_select(sql))
         collector.columns = tuple(bound.columns)
-        exact = ExactColumns([str(kind) for kind in bound.types])
+        exact = ExactColumns([str(kind) for kind in bound.types], collector.limits)
         cursor.execute(_only_select(exact.asked_of(sql) or sql))
-        while batch := cursor.fetchmany(collector.portion(_ROWS_A_FETCH)):
-            for row in batch:
-                if not collector.add(exact.read(row)):
-                    return
+        # Row by row: nobody knows how large the next one is.
+        while (row := cursor.fetchone()) is not None:
+            if not collector.add(exact.read(row)):
+                return
             if self._stopped or time.monotonic() > deadline:
                 raise duckdb.InterruptException("the result took too long to read")
 

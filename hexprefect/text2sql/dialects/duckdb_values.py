@@ -1,8 +1,9 @@
-"""Values of DuckDB that Python has no exact type for, asked for in a way that loses nothing.
+"""Values of DuckDB asked for so that nothing of them is lost, and no more of them than is shown.
 
 The driver makes 30 days of a month, 9999-12-31 of `infinity`, a plain text of what Python has no
-date or time for, and leaves out nanoseconds. So a statement with such columns is run as the source
-of another that reads them as texts, or says which of them are infinite.
+date or time for, and leaves out nanoseconds; and it makes a copy of a value of any size. So a
+statement with such columns is run as the source of another, which reads them as texts, says which
+of them are infinite, cuts long ones and leaves out lists that no result can hold.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from hexprefect.text2sql.encoding import (
     interval_of,
     json_value,
 )
+from hexprefect.text2sql.limits import Limits
+from hexprefect.text2sql.rows import TooLarge
 
 _DIGITS_OF_A_SECOND = 6
 """That Python's times hold."""
@@ -43,20 +46,27 @@ class ExactColumns:
 
     Args:
         kinds: the columns' types as DuckDB writes them.
+        limits: how much of a value is shown, and how much a whole result may hold.
     """
 
-    def __init__(self, kinds: Sequence[str]) -> None:
+    def __init__(self, kinds: Sequence[str], limits: Limits) -> None:
         self._kinds = tuple(kinds)
-        self._told = [index for index, kind in enumerate(kinds) if kind in _MAY_BE_INFINITE]
-        """Columns of which a further column says whether they are infinite, in its order."""
+        self._limits = limits
+        self._told = [
+            index
+            for index, kind in enumerate(kinds)
+            if kind in _MAY_BE_INFINITE or _is_collection(kind)
+        ]
+        """Columns of which a further one says that the value is not what it seems, in its order."""
 
     def asked_of(self, sql: str) -> str | None:
         """The statement that reads one exactly; None where that one does so itself."""
         names = [f"c{index}" for index in range(len(self._kinds))]
-        selected = [_asked(name, kind) for name, kind in zip(names, self._kinds, strict=True)]
+        columns = list(zip(names, self._kinds, strict=True))
+        selected = [self._asked(name, kind) for name, kind in columns]
         if selected == names and not self._told:
             return None
-        selected += [f"isinf({names[index]})" for index in self._told]
+        selected += [self._asked_whether(*columns[index]) for index in self._told]
         source = sql.rstrip().rstrip(";")
         # On a line of its own: a comment may come before it.
         return f"SELECT {', '.join(selected)} FROM ({source}\n) AS answer ({', '.join(names)})"
@@ -64,28 +74,46 @@ class ExactColumns:
     def read(self, row: Sequence[Any]) -> tuple[Any, ...]:
         """The row of the statement from what was asked for."""
         width = len(self._kinds)
-        infinite = {
-            index for index, is_infinite in zip(self._told, row[width:], strict=True) if is_infinite
-        }
+        odd = {index for index, is_odd in zip(self._told, row[width:], strict=True) if is_odd}
         return tuple(
-            _infinity(value, kind) if index in infinite else _exact(value, kind)
+            self._odd(value, kind) if index in odd else _exact(value, kind)
             for index, (value, kind) in enumerate(zip(row[:width], self._kinds, strict=True))
         )
 
+    def _asked(self, name: str, kind: str) -> str:
+        # One character more than is shown, by which a value that was cut is told.
+        longest = self._limits.max_value_characters + 1
+        if kind in _READ_AS_TEXT:
+            return f"CAST({name} AS VARCHAR)"
+        if kind == "VARCHAR":
+            return f"left({name}, {longest})"
+        if kind == "BLOB":
+            return f"{name}[1:{longest}]"
+        exact = f"to_json({name})" if _holds_intervals(kind) else name
+        if _is_collection(kind):
+            return f"CASE WHEN {self._asked_whether(name, kind)} THEN NULL ELSE {exact} END"
+        return exact
 
-def _asked(name: str, kind: str) -> str:
-    if kind in _READ_AS_TEXT:
-        return f"CAST({name} AS VARCHAR)"
-    return f"to_json({name})" if _holds_intervals(kind) else name
+    def _asked_whether(self, name: str, kind: str) -> str:
+        if not _is_collection(kind):
+            return f"isinf({name})"
+        count = "cardinality" if kind.startswith("MAP(") else "len"
+        # Of an element at least its comma, its space and one character are counted.
+        return f"{count}({name}) > {self._limits.max_bytes // 3}"
+
+    def _odd(self, value: Any, kind: str) -> Any:
+        if _is_collection(kind):
+            return TooLarge(self._limits.max_bytes + 1)
+        return _TEXTS[kind]("infinity" if value.year > 1 else "-infinity")
+
+
+def _is_collection(kind: str) -> bool:
+    return kind.endswith("[]") or kind.startswith("MAP(")
 
 
 def _holds_intervals(kind: str) -> bool:
     """Whether it is a list, a structure or a map with intervals in it."""
     return "INTERVAL" in kind and kind != "INTERVAL" and not kind.startswith("ENUM(")
-
-
-def _infinity(value: datetime.date, kind: str) -> str:
-    return _TEXTS[kind]("infinity" if value.year > 1 else "-infinity")
 
 
 def _exact(value: Any, kind: str) -> Any:
