@@ -293,7 +293,7 @@ class _OpeningSeen:
 def _read(endpoint: Endpoint, content: bytes, reader: Callable[[Any], _T]) -> _T:
     try:
         return reader(json.loads(content))
-    except (ValueError, KeyError, TypeError) as odd:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as odd:
         raise _not_a_completion(endpoint, str(odd)) from odd
 
 

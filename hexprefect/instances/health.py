@@ -160,7 +160,8 @@ class HealthMonitor:
         """
         record = self._record(instance)
         record.probed_at = now
-        if healthy:
+        if healthy or kind == "overloaded":
+            # A server that sheds its health checks is at work: it answered.
             return self._healthy_probe(instance, record, now)
         record.healthy_probes = 0
         if record.state == "dead":

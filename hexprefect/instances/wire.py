@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,12 +49,27 @@ def read_completion(endpoint: Endpoint, answer: Any, *, ran_s: float) -> Complet
     """
     try:
         choice = answer["choices"][0]
-        text = choice["message"].get("content") or ""
+        text = _text(choice["message"].get("content"))
     except (KeyError, IndexError, TypeError, AttributeError) as odd:
         raise UnreadableAnswer(f"no choices[0].message in {_shape(answer)}") from odd
     return _completion(
         endpoint, text=text, finish_reason=choice.get("finish_reason"), tail=answer, ran_s=ran_s
     )
+
+
+def _text(content: Any) -> str:
+    """What a message says: a text, or parts of which those that are thoughts are left out.
+
+    Raises:
+        TypeError, AttributeError: it is neither.
+    """
+    if not content:
+        return ""
+    if isinstance(content, list):
+        content = "".join(str(part["text"]) for part in content if part.get("type") == "text")
+    if not isinstance(content, str):
+        raise TypeError(f"a message's content is {_shape(content)}")
+    return content
 
 
 @dataclass(slots=True)
@@ -83,9 +99,12 @@ class StreamedAnswer:
             if event.get(key) is not None:
                 self.tail[key] = event[key]
         added = ""
-        for choice in event.get("choices") or ():
-            added += (choice.get("delta") or {}).get("content") or ""
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        try:
+            for choice in event.get("choices") or ():
+                added += _text((choice.get("delta") or {}).get("content"))
+                self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        except (KeyError, TypeError, AttributeError) as odd:
+            raise UnreadableAnswer(f"a stream event is {_shape(event)}") from odd
         if added:
             self.text.append(added)
             if self.first_token_s is None:
@@ -145,33 +164,46 @@ def _completion(
     ran_s: float,
     extra: Mapping[str, Any] | None = None,
 ) -> Completion:
-    usage = tail.get("usage") or {}
-    details = usage.get("prompt_tokens_details") or {}
-    timings = tail.get("timings") or {}
-    kept = {key: tail[key] for key in ("timings", "metrics") if tail.get(key)}
+    usage = _object(tail.get("usage"))
+    details = _object(usage.get("prompt_tokens_details"))
+    timings = _object(tail.get("timings"))
+    kept: dict[str, Any] = {
+        key: found for key in ("timings", "metrics") if (found := _object(tail.get(key)))
+    }
+    kept.update(extra or {})
     return Completion(
-        text=text,
-        input_tokens=int(usage.get("prompt_tokens") or 0),
-        output_tokens=int(usage.get("completion_tokens") or 0),
-        cached_tokens=int(details.get("cached_tokens") or timings.get("cache_n") or 0),
-        finish_reason=finish_reason or "stop",
+        # Half characters, of which a stream may send one in each event, are joined.
+        text=text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"),
+        input_tokens=_count(usage.get("prompt_tokens")),
+        output_tokens=_count(usage.get("completion_tokens")),
+        cached_tokens=_count(details.get("cached_tokens")) or _count(timings.get("cache_n")),
+        finish_reason=str(finish_reason or "stop"),
         ran_s=ran_s,
-        read_s=_read_seconds(tail, extra or {}),
+        read_s=_read_seconds(kept),
         instance=endpoint.name,
         request_id=str(tail.get("id") or ""),
-        extra={**kept, **(extra or {})},
+        extra=kept,
     )
 
 
-def _read_seconds(tail: Mapping[str, Any], extra: Mapping[str, Any]) -> float | None:
+def _read_seconds(told: Mapping[str, Any]) -> float | None:
     """Seconds until the first token: as seen in a stream, or as llama.cpp or vLLM tells."""
-    if (seen := extra.get("time_to_first_token_s")) is not None:
+    if (seen := told.get("time_to_first_token_s")) is not None:
         return float(seen)
     for kind, name in (("timings", "prompt_ms"), ("metrics", "time_to_first_token_ms")):
-        told = (tail.get(kind) or {}).get(name)
-        if isinstance(told, int | float):
-            return float(told) / 1000
+        milliseconds = told.get(kind, {}).get(name)
+        if isinstance(milliseconds, int | float) and 0 <= milliseconds < math.inf:
+            return float(milliseconds) / 1000
     return None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """What else an answer tells, if it does: a completion is one without it."""
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: Any) -> int:
+    return int(value) if isinstance(value, int | float) and 0 < value < math.inf else 0
 
 
 def _shape(value: Any) -> str:

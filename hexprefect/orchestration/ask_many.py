@@ -153,7 +153,7 @@ class Answers:
                     record.get("query_id") or "",
                 ]
             )
-        Path(file).write_text(written.getvalue(), encoding="utf-8", newline="")
+        Path(file).write_bytes(written.getvalue().encode("utf-8", "replace"))
 
 
 async def ask_lines(

@@ -6,12 +6,28 @@ import decimal
 from decimal import Decimal
 from typing import Any
 
+from hexprefect.text2sql.encoding import type_names
+
 NUMERIC_TYPES = frozenset({"integer", "number", "decimal"})
+_WRAPPED_TYPES = frozenset({*type_names.values(), "other"}) - {"boolean", "integer", "text"}
+_MOST_DIGITS = 400
+"""Of a number: a text such as `7e999999` is an identifier, and no amount is that long."""
 
 
-def plain_cell(cell: Any) -> Any:
-    """The value of a cell of a `mixed` column, which may be wrapped with its type."""
-    return cell["value"] if isinstance(cell, dict) and cell.keys() == {"type", "value"} else cell
+def plain_cell(cell: Any, kind: str | None = None) -> Any:
+    """The value of a cell which is wrapped with its type.
+
+    Args:
+        cell: as `hexprefect.text2sql.encoding` writes it.
+        kind: the column's type where it is known: a JSON object may look like a wrapped cell.
+    """
+    if not isinstance(cell, dict) or cell.keys() != {"type", "value"}:
+        return cell
+    if cell["type"] == "json":
+        is_wrapped = kind in (None, "mixed") or cell["value"] is None
+    else:
+        is_wrapped = kind in (None, "mixed") and cell["type"] in _WRAPPED_TYPES
+    return cell["value"] if is_wrapped else cell
 
 
 def as_number(cell: Any) -> Decimal | None:
@@ -23,7 +39,9 @@ def as_number(cell: Any) -> Decimal | None:
         number = Decimal(str(cell))
     except decimal.InvalidOperation:
         return None
-    return number if number.is_finite() else None
+    if not number.is_finite() or abs(number.adjusted()) > _MOST_DIGITS:
+        return None
+    return number
 
 
 def shown_number(number: Decimal) -> str:

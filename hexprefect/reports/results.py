@@ -27,7 +27,8 @@ def csv_bytes(outcome: ItemOutcome) -> bytes:
     writer = csv.writer(written, lineterminator="\r\n")
     writer.writerow([_harmless(column) for column in outcome.columns])
     for row in outcome.rows:
-        writer.writerow([_csv_cell(cell) for cell in row])
+        cells = zip(row, outcome.types, strict=True)
+        writer.writerow([_csv_cell(cell, kind) for cell, kind in cells])
     return written.getvalue().encode("utf-8", "replace")
 
 
@@ -53,7 +54,7 @@ def parquet_bytes(outcome: ItemOutcome) -> bytes:
             arrays.append(pa.array([_typed(cell, kind) for cell in cells], _arrow_type(pa, kind)))
         except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, TypeError, ArithmeticError):
             # For example an integer beyond 64 bits among others.
-            arrays.append(pa.array([_text(cell) for cell in cells], pa.string()))
+            arrays.append(pa.array([_text(cell, kind) for cell in cells], pa.string()))
     written = io.BytesIO()
     pq.write_table(pa.Table.from_arrays(arrays, names=names), written)
     return written.getvalue()
@@ -82,38 +83,64 @@ def _arrow_type(pa: Any, kind: str) -> Any:
 def _typed(cell: Any, kind: str) -> Any:
     if cell is None:
         return None
-    convert = _FROM_TEXT.get(kind)
+    convert = _FROM_CELL.get(kind)
     if convert is not None:
         return convert(cell)
     if kind == "boolean" and isinstance(cell, bool):
         return cell
-    return cell if kind == "integer" else _text(cell)
+    return cell if kind == "integer" else _text(cell, kind)
 
 
-_FROM_TEXT: dict[str, Callable[[Any], Any]] = {
-    "number": float,
+def _number(cell: Any) -> float:
+    number = float(cell)
+    if isinstance(cell, int) and number != cell:
+        raise ValueError("no float is this integer")
+    return number
+
+
+def _moment(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    def exactly(text: str) -> Any:
+        moment = read(text)
+        # Nanoseconds are dropped in reading, the zone of a time in writing.
+        if moment.isoformat() != text or (
+            isinstance(moment, datetime.time) and moment.tzinfo is not None
+        ):
+            raise ValueError("Parquet's type would not hold all of it")
+        return moment
+
+    return exactly
+
+
+def _json(cell: Any) -> str:
+    """As a program reads it: a text keeps its quotes, and a null is no missing value."""
+    return json.dumps(plain_cell(cell, "json"), ensure_ascii=False)
+
+
+_FROM_CELL: dict[str, Callable[[Any], Any]] = {
+    "number": _number,
     "decimal": Decimal,
-    "date": datetime.date.fromisoformat,
-    "timestamp": datetime.datetime.fromisoformat,
-    "time": datetime.time.fromisoformat,
+    "date": _moment(datetime.date.fromisoformat),
+    "timestamp": _moment(datetime.datetime.fromisoformat),
+    "time": _moment(datetime.time.fromisoformat),
     "bytes": base64.b64decode,
+    "json": _json,
 }
 
 
-def _text(cell: Any) -> str | None:
-    cell = plain_cell(cell)
+def _text(cell: Any, kind: str) -> str | None:
+    cell = plain_cell(cell, kind)
     if cell is None or isinstance(cell, str):
         return cell
     return json.dumps(cell, ensure_ascii=False)
 
 
-def _csv_cell(cell: Any) -> Any:
-    cell = plain_cell(cell)
+def _csv_cell(cell: Any, kind: str) -> Any:
+    cell = plain_cell(cell, kind)
     if cell is None:
         return ""
     if isinstance(cell, str):
         return _harmless(cell)
-    return cell if isinstance(cell, int | float) else _text(cell)
+    return cell if isinstance(cell, int | float) else _text(cell, kind)
 
 
 def _harmless(text: str) -> str:

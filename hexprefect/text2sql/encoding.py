@@ -15,6 +15,7 @@ import datetime
 import decimal
 import json
 import math
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,14 @@ from typing import Any
 
 _DEEPEST = 200
 """Lists and objects within each other; what reads an answer must not fail at it."""
+_LONGEST_INTEGER = 4_000
+"""Digits of an integer that Python, and so a JSON of it, will read and write."""
+_INTERVAL = re.compile(
+    r"(?:([-+]?\d+) years? ?)?(?:([-+]?\d+) mon(?:th)?s? ?)?(?:([-+]?\d+) days? ?)?"
+    r"(?:([-+]?)(\d+):(\d+):(\d+)(?:\.(\d{1,6}))?)?"
+)
+"""As PostgreSQL writes it while `intervalstyle` is `postgres`, its default, and DuckDB always."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class DateText(str):
@@ -84,12 +93,40 @@ def json_value(text: str | bytes) -> JsonValue:
         ValueError: it is none.
         RecursionError: it is nested too deeply.
     """
-    return JsonValue(json.loads(text, parse_float=_exact_number))
+    return JsonValue(json.loads(text, parse_float=_exact_number, parse_int=_exact_integer))
 
 
-def _exact_number(text: str) -> float | decimal.Decimal:
-    number, exact = float(text), decimal.Decimal(text)
+def _exact_number(text: str) -> float | decimal.Decimal | str:
+    try:
+        exact = decimal.Decimal(text)
+    except decimal.InvalidOperation:
+        # An exponent beyond those of decimals: the text itself is all that says it.
+        return text
+    number = float(text)
     return number if decimal.Decimal(repr(number)) == exact else exact
+
+
+def _exact_integer(text: str) -> int | decimal.Decimal:
+    return int(text) if len(text) <= _LONGEST_INTEGER else decimal.Decimal(text)
+
+
+def interval_of(text: str) -> datetime.timedelta | IntervalText:
+    """An interval as PostgreSQL and DuckDB write it; one beyond their numbers stays a text."""
+    found = _INTERVAL.fullmatch(text)
+    if not text or found is None:
+        return IntervalText(text)
+    years, months, days, sign, hours, minutes, seconds, fraction = found.groups()
+    try:
+        clock = datetime.timedelta(
+            hours=int(hours or 0),
+            minutes=int(minutes or 0),
+            seconds=int(seconds or 0),
+            microseconds=int((fraction or "").ljust(6, "0")),
+        )
+        rest = datetime.timedelta(days=int(days or 0)) + (-clock if sign == "-" else clock)
+    except OverflowError:
+        return IntervalText(text)
+    return months_and_rest(12 * int(years or 0) + int(months or 0), rest)
 
 
 def months_and_rest(months: int, rest: datetime.timedelta) -> datetime.timedelta | IntervalText:
@@ -123,7 +160,7 @@ def encode_value(value: object, *, depth: int = 0) -> Any:
         case None | bool() | int():
             return value
         case str():
-            return str(value)
+            return _unicode(value)
         case JsonValue(value=None) if depth == 0:
             return {"type": "json", "value": None}
         case JsonValue():
@@ -139,11 +176,19 @@ def encode_value(value: object, *, depth: int = 0) -> Any:
         case bytes() | bytearray() | memoryview():
             return base64.b64encode(bytes(value)).decode("ascii")
         case dict():
-            return {str(key): encode_value(item, depth=depth + 1) for key, item in value.items()}
+            return {
+                str(encode_value(key, depth=depth + 1)): encode_value(item, depth=depth + 1)
+                for key, item in value.items()
+            }
         case list() | tuple():
             return [encode_value(item, depth=depth + 1) for item in value]
         case _:
-            return str(value)
+            return _unicode(str(value))
+
+
+def _unicode(text: str) -> str:
+    """A text that UTF-8 can hold: half a character, which a JSON may name, becomes U+FFFD."""
+    return text if text.isascii() else _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def encode_rows(

@@ -6,6 +6,8 @@ from typing import Literal
 
 from hexprefect.errors import HexprefectError
 
+_PROBLEM_CHARACTERS = 400
+
 
 class StatementRefused(HexprefectError):
     """The guard refused a statement before it reached the database.
@@ -24,8 +26,11 @@ class StatementRefused(HexprefectError):
 class StatementFailed(HexprefectError):
     """The database could not run a statement, or was stopped while running it.
 
+    Databases quote cells in their complaints, and what is said here goes into prompts: so it is one
+    line, without control characters, and not long.
+
     Args:
-        problem: what the database said, on one line.
+        problem: what the database said.
         cause: `error` for the database's own complaint, `timeout` when the limit was reached,
             `forbidden` when a wall of the database stopped it, `connection` when it went away.
     """
@@ -37,9 +42,16 @@ class StatementFailed(HexprefectError):
         cause: Literal["error", "timeout", "forbidden", "connection"] = "error",
         remedy: str | None = None,
     ) -> None:
-        super().__init__(problem, remedy=remedy)
+        super().__init__(_one_line(problem), remedy=remedy)
         self.cause = cause
 
 
 class ExtractionFailed(HexprefectError):
     """A completion held no SQL statement."""
+
+
+def _one_line(text: str) -> str:
+    # Only so much is looked at: the text may be a cell of many megabytes.
+    shown = "".join(item if item.isprintable() else " " for item in text[: 4 * _PROBLEM_CHARACTERS])
+    line = " ".join(shown.split())
+    return line if len(line) <= _PROBLEM_CHARACTERS else f"{line[:_PROBLEM_CHARACTERS]}…"

@@ -73,7 +73,8 @@ def _read_choice(text: str, count: int) -> int | None:
 def _preview(rows: Rows | None) -> str:
     if rows is None or not rows.rows:
         return "Result: no rows."
-    lines = [" | ".join(rows.columns)]
+    # PIVOT makes columns of cells: none may begin a line of its own.
+    lines = [" | ".join(" ".join(name.split())[:_SHOWN_CHARACTERS] for name in rows.columns)]
     lines += [
         json.dumps(list(row), ensure_ascii=False)[:_SHOWN_CHARACTERS]
         for row in rows.rows[:_SHOWN_ROWS]

@@ -186,8 +186,8 @@ def qualified_name(table: Table, dialect: str) -> str:
 
 def _column_definition(column: Column, table: Table, dialect: str) -> str:
     primary = " PRIMARY KEY" if table.primary_key == (column.name,) else ""
-    # A view's computed columns have no type in SQLite.
-    kind = f" {column.type}" if column.type else ""
+    # A view's computed columns have no type in SQLite; an enumeration's has all its values.
+    kind = f" {_meaning(column.type)}" if column.type else ""
     return f"{quoted(column.name, dialect)}{kind}{primary}"
 
 

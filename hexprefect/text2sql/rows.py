@@ -9,7 +9,12 @@ from typing import Any
 from hexprefect.text2sql.encoding import encode_rows
 from hexprefect.text2sql.limits import Limits
 
-_FIRST_PORTION = 10
+
+@dataclass(frozen=True, slots=True)
+class TooLarge:
+    """Stands for a value that was left where it is, since no result can hold it."""
+
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,6 @@ class RowCollector:
     columns: tuple[str, ...] = ()
     _rows: list[tuple[object, ...]] = field(default_factory=list)
     _bytes: int = 0
-    _received: int = 0
-    """Bytes before values were cut."""
     _cut_values: int = 0
     _stopped_by: str | None = None
 
@@ -57,7 +60,6 @@ class RowCollector:
         if len(self._rows) >= self.limits.max_rows:
             self._stopped_by = f"only the first {self.limits.max_rows} rows are shown"
             return False
-        self._received += sum(_size(value) for value in row)
         kept = tuple(self._cut(value) for value in row)
         self._bytes += sum(_size(value) for value in kept)
         if self._bytes > self.limits.max_bytes:
@@ -71,13 +73,10 @@ class RowCollector:
         self._rows.append(kept)
         return True
 
-    def portion(self, most: int) -> int:
-        """How many rows to ask for next, so that rows of great size come a few at a time."""
-        taken = len(self._rows)
-        if not taken:
-            return min(most, _FIRST_PORTION)
-        average = max(1, self._received // taken)
-        return max(1, min(most, (self.limits.max_bytes - self._bytes) // average + 1))
+    @property
+    def wanted(self) -> int:
+        """How many further rows are of use: those up to the cap, and one past it."""
+        return 0 if self._stopped_by else self.limits.max_rows + 1 - len(self._rows)
 
     def finish(self, *, elapsed_s: float) -> Rows:
         """The collected result."""
@@ -111,5 +110,7 @@ def _size(value: object) -> int:
             return len(value.encode("utf-8", "surrogatepass"))
         case bytes():
             return len(value)
+        case TooLarge():
+            return value.bytes
         case _:
             return len(str(value))

@@ -166,6 +166,77 @@ async def test_a_proxys_page_is_not_taken_for_an_answer(serve, client, prompt):
             await client.complete(server.endpoint(), prompt, timeout_s=5)
 
 
+@pytest.mark.parametrize(
+    ("odd", "usage"),
+    [
+        ({"usage": ["no object"]}, 0),
+        ({"usage": {"prompt_tokens": "many", "prompt_tokens_details": 3}}, 0),
+        ({"usage": {"prompt_tokens": 40.0}, "timings": "fast", "metrics": []}, 40),
+    ],
+)
+async def test_odd_figures_do_not_spoil_an_answer(serve, client, prompt, chat_answer, odd, usage):
+    async with serve(lambda exchange: exchange.answer({**chat_answer, **odd})) as server:
+        completion = await client.complete(server.endpoint(), prompt, timeout_s=5)
+    assert (completion.text, completion.input_tokens) == ("SELECT 6", usage)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, ""),
+        ("half \ud83d", "half \N{REPLACEMENT CHARACTER}"),
+        (
+            [{"type": "thinking", "thinking": [{}]}, {"type": "text", "text": "SELECT 6"}],
+            "SELECT 6",
+        ),
+    ],
+)
+async def test_content_is_read_in_each_of_its_shapes(
+    serve, client, prompt, chat_answer, content, text
+):
+    chat_answer["choices"][0]["message"]["content"] = content
+    async with serve(lambda exchange: exchange.answer(chat_answer)) as server:
+        completion = await client.complete(server.endpoint(), prompt, timeout_s=5)
+    assert completion.text == text
+
+
+@pytest.mark.parametrize(
+    "choice", ["text", {"message": {"content": {"no": "text"}}}, {"message": 1}]
+)
+async def test_an_answer_of_another_shape_is_the_instances_fault(
+    serve, client, prompt, chat_answer, choice
+):
+    chat_answer["choices"] = [choice]
+    async with serve(lambda exchange: exchange.answer(chat_answer)) as server:
+        with pytest.raises(InstanceUnavailable, match="OpenAI protocol"):
+            await client.complete(server.endpoint(), prompt, timeout_s=5)
+
+
+@pytest.mark.parametrize("choice", ["text", {"delta": "text"}, {"delta": {"content": 7}}])
+async def test_an_event_of_another_shape_is_the_instances_fault(serve, client, prompt, choice):
+    async def stream(exchange):
+        await exchange.begin_stream()
+        await exchange.event({"choices": [choice]})
+        await exchange.end_stream()
+
+    async with serve(stream) as server:
+        with pytest.raises(InstanceUnavailable, match="OpenAI protocol"):
+            await client.stream(server.endpoint(), prompt, timeout_s=5)
+
+
+async def test_a_character_in_two_events_is_one(serve, client, prompt):
+    async def stream(exchange):
+        await exchange.begin_stream()
+        await exchange.event({"choices": [{"delta": {"content": "\ud83d"}}]})
+        await exchange.event(
+            {"choices": [{"delta": {"content": "\ude00"}, "finish_reason": "stop"}]}
+        )
+        await exchange.end_stream()
+
+    async with serve(stream) as server:
+        assert (await client.stream(server.endpoint(), prompt, timeout_s=5)).text == "😀"
+
+
 async def test_nothing_listening_is_refused_at_once(client, prompt, serve, chat_answer):
     async with serve(lambda exchange: exchange.answer(chat_answer)) as server:
         endpoint = server.endpoint()

@@ -81,6 +81,26 @@ def test_a_busy_server_that_misses_health_checks_is_not_dead(monitor: HealthMoni
             assert monitor.state("a100-0") == "alive"
 
 
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_server_that_sheds_its_health_checks_is_not_dead(
+    monitor: HealthMonitor, busy: bool
+) -> None:
+    changes = [
+        monitor.probe("a", False, float(now), kind="overloaded", busy=busy) for now in range(10)
+    ]
+    assert changes == [None] * 10
+    assert monitor.state("a") == "alive"
+
+
+def test_a_hung_engine_is_not_cleared_by_health_checks_that_it_sheds(
+    monitor: HealthMonitor,
+) -> None:
+    for at in range(0, 13, 4):
+        monitor.failure("hung", "timeout", float(at))
+        monitor.probe("hung", False, at + 0.5, kind="overloaded", busy=True)
+    assert monitor.state("hung") == "dead"
+
+
 def test_a_busy_server_that_gives_no_sign_of_life_at_all_dies(monitor: HealthMonitor) -> None:
     for at in range(30):
         monitor.probe("a100-0", False, float(at), kind="timeout", busy=True)

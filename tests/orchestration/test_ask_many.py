@@ -176,6 +176,14 @@ async def test_the_table_has_every_question_in_its_order(tmp_path: Path) -> None
     assert rows[1]["error"] == "no instance"
 
 
+def test_half_a_character_in_an_answer_spoils_no_table(tmp_path: Path) -> None:
+    answers = Answers(tmp_path / "a.jsonl")
+    [line] = lines("a")
+    answers.keep(line, {"state": "failed", "error": "there is no table \ud800"})
+    answers.write_table([line], tmp_path / "a.csv")
+    assert "there is no table ?" in (tmp_path / "a.csv").read_text(encoding="utf-8")
+
+
 texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=30).filter(
     lambda text: text.strip()
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import io
+import json
 import re
 from decimal import Decimal
 from html.parser import HTMLParser
@@ -19,9 +20,11 @@ from hexprefect.reports.charts import draw
 from hexprefect.reports.file import Chart
 from hexprefect.reports.html import report_html
 from hexprefect.reports.markdown import message_text, report_markdown
+from hexprefect.reports.numbers import as_number, shown_cell
 from hexprefect.reports.outcome import Change, Finding, ReportOutcome
 from hexprefect.reports.results import csv_bytes, parquet_bytes
 from hexprefect.reports.sql_layout import format_sql
+from hexprefect.text2sql.encoding import JsonValue, TimestampText
 from tests.reports.examples import item, report
 
 EVIL = "<script>alert(1)</script> $x^2$ `a` [b](javascript:c) | **d** \N{SNOWMAN}"
@@ -185,6 +188,41 @@ def test_parquet_takes_what_has_no_type_there_as_text() -> None:
     table = pq.read_table(io.BytesIO(parquet_bytes(rows)))
     assert table.column_names == ["i", "i (2)", "m"]
     assert table.to_pylist()[0] == {"i": str(2**70), "i (2)": 1, "m": "a"}
+
+
+def test_parquet_drops_no_digit_and_no_zone() -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    nanoseconds = TimestampText("2024-02-29T12:00:00.123456789")
+    at_two = datetime.time(12, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
+    rows = item("n ns tz", (2**53 + 1, nanoseconds, at_two), (0.5, None, None))
+    assert pq.read_table(io.BytesIO(parquet_bytes(rows))).to_pylist()[0] == {
+        "n": str(2**53 + 1),
+        "ns": "2024-02-29T12:00:00.123456789",
+        "tz": "12:00:00+02:00",
+    }
+
+
+LOOKS_WRAPPED = {"type": "date", "value": "2024-02-29"}
+
+
+def test_a_json_column_is_json_in_every_file() -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    cells: list[Any] = [{"a": 1}, "x", "1", 1, LOOKS_WRAPPED]
+    rows = item("doc", *((JsonValue(cell),) for cell in cells), (JsonValue(None),), (None,))
+    found = pq.read_table(io.BytesIO(parquet_bytes(rows))).column("doc").to_pylist()
+    assert [json.loads(text) for text in found[:-1]] == [*cells, None]
+    assert found[-1] is None
+    assert json.dumps(LOOKS_WRAPPED).replace('"', '""').encode() in csv_bytes(rows)
+
+
+def test_what_only_looks_like_a_wrapped_cell_is_shown_whole() -> None:
+    assert shown_cell({"type": "colour", "value": "red"}) == "{'type': 'colour', 'value': 'red'}"
+    assert shown_cell({"type": "bytes", "value": "AP8="}) == "AP8="
+
+
+def test_an_identifier_that_reads_as_a_power_is_no_number() -> None:
+    assert as_number("7e999999") is None
+    assert as_number("7e3") == 7000
 
 
 # -- SQL for people -----------------------------------------------------------------------------

@@ -114,11 +114,24 @@ def test_an_empty_result_keeps_its_columns() -> None:
         ("1.10", 1.1),
         ("12345678901234567890.12", "12345678901234567890.12"),
         ("[0.1, 1e400, 2, true]", [0.1, "1E+400", 2, True]),
+        ("[1e999999999999999999999]", ["1e999999999999999999999"]),
+        ("9" * 5_000, "9" * 5_000),
         ('{"a": {"b": null}}', {"a": {"b": None}}),
     ],
 )
 def test_no_digit_of_a_json_number_is_lost(text: str, encoded: Any) -> None:
     assert encode_value(json_value(text)) == encoded
+
+
+def test_half_a_character_stops_no_reader() -> None:
+    encoded = encode_value(json_value('{"a\\ud800": "\\udfffb", "whole": "\\ud83d\\ude00"}'))
+    assert encoded == {"a\N{REPLACEMENT CHARACTER}": "\N{REPLACEMENT CHARACTER}b", "whole": "😀"}
+    assert json.dumps(encoded, ensure_ascii=False).encode()
+
+
+def test_keys_are_encoded_as_values_are() -> None:
+    at = datetime.datetime(2024, 2, 29, 12)
+    assert encode_value({at: 1, b"\xff": 2, 3: 4}) == {"2024-02-29T12:00:00": 1, "/w==": 2, "3": 4}
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,18 @@ SQL = "SELECT name FROM customer"
         f"~~~sql\n{SQL}\n~~~",
         f"Plan:\n- output: name\n- table: customer\n```sql\n{SQL}\n```",
         f"-- the names\n{SQL}",
+        f"```sql\n-- Select the names.\n{SQL}\n```",
+        f"```sql\n/*\nSelect the names\nwith nothing else\n*/\n{SQL};\n```",
+        f"Select the names of all:\n\n{SQL};",
+        f"With this in mind, the query is:\n{SQL};",
+        f"You can select the names by {SQL};",
+        f"Use `{SQL}`. It reads `customer` only.",
+        f"Use ```sql {SQL}``` to see all names.\nThey are many.",
+        f"{SQL}\n\nExplanation: it selects the names.",
+        f"<think >Maybe SELECT 1?</think >\n{SQL}",
+        f"<think effort='low'>SELECT 1</think>{SQL}",
+        f"<reasoning>SELECT 1</reasoning>{SQL}",
+        f"[THINK]SELECT 1[/THINK]{SQL}",
     ],
 )
 def test_the_statement_is_found(text: str) -> None:
@@ -49,6 +61,25 @@ def test_the_statement_is_found(text: str) -> None:
 def test_a_semicolon_in_a_literal_ends_nothing() -> None:
     sql = "SELECT name FROM customer WHERE name = 'a;b'"
     assert extract_sql(f"{sql}; Done.") == sql
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT `name` FROM `customer`",
+        "((SELECT 1) UNION (SELECT 2))",
+        "(\n  SELECT 1\n) UNION (SELECT 2)",
+        "SELECT name -- the customer's; all of them.\nFROM (\nSELECT name FROM customer) AS c",
+        "SELECT 1 /* it's ; */ FROM customer",
+        "SELECT name FROM customer WHERE name = 'a\n\nThis is ; all'",
+        "SELECT $$a;b$$ FROM customer",
+        "SELECT list[1], ['a;b'] FROM customer",
+        'SELECT "odd;name" FROM [odd;table]',
+    ],
+)
+def test_a_statement_is_kept_whole(sql: str) -> None:
+    assert extract_sql(f"```sql\n{sql}\n```") == sql
+    assert extract_sql(f"{sql};\nIt's what you wanted.") == sql
 
 
 def test_a_common_table_expression_is_kept_whole() -> None:

@@ -14,15 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import sqlalchemy
 
 from hexprefect.errors import CallerMistake
 from hexprefect.text2sql.dialects.duckdb_catalogue import DEFAULT_SCHEMA, DuckDBCatalogue
+from hexprefect.text2sql.dialects.duckdb_values import ExactColumns
 from hexprefect.text2sql.dialects.files import file_state
-from hexprefect.text2sql.encoding import json_value
 from hexprefect.text2sql.errors import StatementFailed
 from hexprefect.text2sql.limits import Limits
 from hexprefect.text2sql.rows import RowCollector, Rows
@@ -30,7 +29,6 @@ from hexprefect.urls import shown_url
 
 _MEMORY_LIMIT = "2GB"
 """For all statements of one file together; one that needs more fails instead of the process."""
-_ROWS_A_FETCH = 200
 
 CONFIGURATION: Mapping[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
@@ -205,14 +203,14 @@ class DuckDBSession:
         collector: RowCollector,
         deadline: float,
     ) -> None:
-        cursor.execute(_only_select(sql))
-        columns = cursor.description or []
-        collector.columns = tuple(item[0] for item in columns)
-        are_json = [str(item[1]) == "JSON" for item in columns]
-        while batch := cursor.fetchmany(collector.portion(_ROWS_A_FETCH)):
-            for row in batch:
-                if not collector.add(_with_json(row, are_json)):
-                    return
+        bound = cursor.sql(_only_select(sql))
+        collector.columns = tuple(bound.columns)
+        exact = ExactColumns([str(kind) for kind in bound.types], collector.limits)
+        cursor.execute(_only_select(exact.asked_of(sql) or sql))
+        # Row by row: nobody knows how large the next one is.
+        while (row := cursor.fetchone()) is not None:
+            if not collector.add(exact.read(row)):
+                return
             if self._stopped or time.monotonic() > deadline:
                 raise duckdb.InterruptException("the result took too long to read")
 
@@ -248,15 +246,6 @@ def _only_select(sql: str) -> duckdb.Statement:
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise StatementFailed("DuckDB runs one SELECT here and nothing else.", cause="forbidden")
     return statements[0]
-
-
-def _with_json(row: tuple[Any, ...], are_json: list[bool]) -> tuple[Any, ...]:
-    if not any(are_json):
-        return row
-    return tuple(
-        json_value(value) if is_json and isinstance(value, str) else value
-        for value, is_json in zip(row, are_json, strict=True)
-    )
 
 
 def _explain(error: duckdb.Error, limits: Limits, *, stopped: bool) -> StatementFailed:

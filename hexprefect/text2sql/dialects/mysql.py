@@ -30,7 +30,6 @@ from hexprefect.text2sql.rows import RowCollector, Rows
 from hexprefect.urls import shown_url, without_secrets
 
 _CONNECT_TIMEOUT_S = 10
-_ROWS_A_FETCH = 200
 _SYSTEM_SCHEMAS = frozenset({"information_schema", "mysql", "performance_schema", "sys"})
 _COM_RESET_CONNECTION = 0x1F
 
@@ -312,10 +311,10 @@ def _collect(cursor: SSCursor, sql: str, collector: RowCollector, deadline: floa
     description = cursor.description or ()
     collector.columns = tuple(item[0] for item in description)
     kinds: list[Any] = [item[1] for item in description]
-    while batch := cursor.fetchmany(collector.portion(_ROWS_A_FETCH)):
-        for row in batch:
-            if not collector.add(_typed(row, kinds)):
-                return
+    # Row by row: nobody knows how large the next one is.
+    while (row := cursor.fetchone()) is not None:
+        if not collector.add(_typed(row, kinds)):
+            return
         if time.monotonic() > deadline:
             raise pymysql.err.OperationalError(
                 ER.QUERY_INTERRUPTED, "the result took too long to read"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import psycopg
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 _CONNECT_TIMEOUT_S = 10
 _CANCEL_TIMEOUT_S = 2.0
 _ROWS_A_FETCH = 200
+_CURSOR = "answer"
 _READ_EVERYTHING_ROLE = "pg_read_all_data"
 _FIRST_VERSION_WITH_READ_ROLE = 140_000
 _REACH_PAST_A_TRANSACTION = (
@@ -188,13 +189,15 @@ class PostgreSQLSession:
         collector = RowCollector(limits)
         try:
             self._begin(limits)
-            # A named cursor is declared through the extended protocol and read in portions.
-            with self._connection.cursor(name="answer") as cursor:
+            # A named cursor is declared through the extended protocol.
+            with self._connection.cursor(name=_CURSOR) as cursor:
                 cursor.execute(sql.encode())
                 collector.columns = tuple(item.name for item in cursor.description or ())
-                _collect(cursor, collector, deadline=started + limits.timeout_s)
+                _collect(self._connection, collector, deadline=started + limits.timeout_s)
         except psycopg.Error as error:
             raise _explain(error, limits) from error
+        except (ValueError, OverflowError, MemoryError) as error:
+            raise StatementFailed(f"PostgreSQL's result cannot be read: {error}") from error
         finally:
             with contextlib.suppress(psycopg.Error):
                 self._connection.execute("ROLLBACK")
@@ -211,6 +214,9 @@ class PostgreSQLSession:
 
     def _begin(self, limits: Limits) -> None:
         execute = self._connection.execute
+        if self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            # A cancel request that came late has hit the last one's end.
+            execute("ROLLBACK")
         if self._used:
             execute("DISCARD ALL")
         self._used = True
@@ -237,14 +243,29 @@ def _powers(connection: psycopg.Connection[tuple[Any, ...]]) -> tuple[str, ...]:
 
 
 def _collect(
-    cursor: psycopg.ServerCursor[tuple[Any, ...]], collector: RowCollector, *, deadline: float
+    connection: psycopg.Connection[tuple[Any, ...]], collector: RowCollector, *, deadline: float
 ) -> None:
-    while batch := cursor.fetchmany(collector.portion(_ROWS_A_FETCH)):
-        for row in batch:
-            if not collector.add(row):
+    """Read the cursor's rows one by one as they come: nobody knows how large the next one is."""
+    with connection.cursor() as reader:
+        while count := min(_ROWS_A_FETCH, collector.wanted):
+            fetch = f"FETCH FORWARD {count} FROM {_CURSOR}".encode()
+            received = 0
+            # Left early, it tells the server that the rest is not wanted.
+            with contextlib.closing(_rows_of(reader, fetch)) as rows:
+                for row in rows:
+                    received += 1
+                    if not collector.add(row) and received < count:
+                        return
+                    if time.monotonic() > deadline:
+                        raise psycopg.errors.QueryCanceled("the result took too long to read")
+            if received < count:
                 return
-        if time.monotonic() > deadline:
-            raise psycopg.errors.QueryCanceled("the result took too long to read")
+
+
+def _rows_of(
+    reader: psycopg.Cursor[tuple[Any, ...]], fetch: bytes
+) -> Generator[tuple[Any, ...], None, None]:
+    yield from reader.stream(fetch)
 
 
 def _explain(error: psycopg.Error, limits: Limits) -> StatementFailed:

@@ -7,7 +7,6 @@ psycopg makes 30 days of a month, a float of a JSON number, None of a JSON null,
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -22,15 +21,9 @@ from hexprefect.text2sql.encoding import (
     IntervalText,
     TimestampText,
     TimeText,
+    interval_of,
     json_value,
-    months_and_rest,
 )
-
-_INTERVAL = re.compile(
-    r"(?:([-+]?\d+) years? ?)?(?:([-+]?\d+) mons? ?)?(?:([-+]?\d+) days? ?)?"
-    r"(?:([-+]?)(\d+):(\d+):(\d+)(?:\.(\d{1,6}))?)?"
-)
-"""As the server writes it while `intervalstyle` is `postgres`, its default."""
 
 
 def read_exactly(connection: psycopg.Connection[Any]) -> None:
@@ -62,19 +55,4 @@ def _or_text(base: type[Loader], kind: Callable[[str], object]) -> type[Loader]:
 
 class _IntervalLoader(Loader):
     def load(self, data: Buffer) -> datetime.timedelta | IntervalText:
-        text = bytes(data).decode()
-        found = _INTERVAL.fullmatch(text)
-        if not text or found is None:
-            return IntervalText(text)
-        years, months, days, sign, hours, minutes, seconds, fraction = found.groups()
-        clock = datetime.timedelta(
-            hours=int(hours or 0),
-            minutes=int(minutes or 0),
-            seconds=int(seconds or 0),
-            microseconds=int((fraction or "").ljust(6, "0")),
-        )
-        try:
-            rest = datetime.timedelta(days=int(days or 0)) + (-clock if sign == "-" else clock)
-        except OverflowError:
-            return IntervalText(text)
-        return months_and_rest(12 * int(years or 0) + int(months or 0), rest)
+        return interval_of(bytes(data).decode())

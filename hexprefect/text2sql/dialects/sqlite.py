@@ -46,6 +46,8 @@ _OPERATIONS_BETWEEN_CLOCK_CHECKS = 4_000
 _MAX_VALUE_BYTES = 32_000_000
 """A single value inside SQLite, so that `zeroblob(1e9)` cannot take the process's memory."""
 
+_BYTES_A_CHARACTER = 4
+
 _LIMITS = (
     (sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES),
     (sqlite3.SQLITE_LIMIT_SQL_LENGTH, 200_000),
@@ -152,11 +154,12 @@ class SQLiteSession:
         self._deadline = float("inf")
         self._stop = threading.Event()
         self._forbidden: str | None = None
+        self._longest: int | None = None
         self._file = file_identity(path)
         self._connection = self._guarded(connect())
 
     def _guarded(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        connection.text_factory = self._text
         _connect_virtual_tables(connection)
         for limit, value in _LIMITS:
             connection.setlimit(limit, value)
@@ -187,6 +190,8 @@ class SQLiteSession:
         self._deadline = started + limits.timeout_s
         self._stop.clear()
         self._forbidden = None
+        # One character more than is shown, by which a text that was cut is told.
+        self._longest = _BYTES_A_CHARACTER * (limits.max_value_characters + 1)
         collector = RowCollector(limits)
         try:
             with contextlib.closing(self._connection.cursor()) as cursor:
@@ -213,6 +218,9 @@ class SQLiteSession:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+    def _text(self, raw: bytes) -> str:
+        return raw[: self._longest].decode("utf-8", "replace")
 
     def _must_stop(self) -> bool:
         return self._stop.is_set() or time.monotonic() > self._deadline
