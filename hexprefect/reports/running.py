@@ -70,6 +70,13 @@ class Night:
         }
         return _digest(asked)
 
+    def answered_before(self, item: Item) -> ItemOutcome | None:
+        """What an earlier run of this night has to show for the item as it is asked now."""
+        known = self.kept.get(item.key)
+        if known is None or not known.has_rows or known.fingerprint != self.fingerprint(item):
+            return None
+        return known
+
     def time_left_s(self) -> float:
         """Seconds until every item must have ended; negative once that has passed."""
         return self.due_at - time.time()
@@ -120,12 +127,13 @@ async def run_items(
 
 
 def all_failed(night: Night, reason: str) -> Ran:
-    """A night on which nothing could be run at all."""
-    outcomes = []
-    for item in night.report.items:
-        shown = replace(_shown(night, item), state="failed", reason=reason)
-        outcomes.append(shown)
-    return Ran(tuple(outcomes), night.pins)
+    """A run in which nothing could be run at all: what an earlier run has answered stays."""
+
+    def outcome(item: Item) -> ItemOutcome:
+        known = night.answered_before(item)
+        return known or replace(_shown(night, item), state="failed", reason=reason)
+
+    return Ran(tuple(outcome(item) for item in night.report.items), night.pins)
 
 
 class _Runner:
@@ -138,12 +146,18 @@ class _Runner:
 
     async def run(self, item: Item) -> ItemOutcome:
         """One item to its end, whatever happens."""
-        kept = self.night.kept.get(item.key)
-        fingerprint = self.night.fingerprint(item)
-        if kept is not None and kept.fingerprint == fingerprint and kept.state == "answered":
-            return kept
+        known = self.night.answered_before(item)
+        if known is not None and known.state == "answered":
+            return known
+        outcome = await self._run(item)
+        if known is not None and not outcome.has_rows:
+            # Rows that are not as expected are more than none.
+            return known
+        return outcome
+
+    async def _run(self, item: Item) -> ItemOutcome:
         began = time.monotonic()
-        blank = replace(_shown(self.night, item), fingerprint=fingerprint)
+        blank = replace(_shown(self.night, item), fingerprint=self.night.fingerprint(item))
         left_s = self.night.time_left_s()
         if left_s <= 0:
             return replace(blank, reason="It was not begun when the report was due.")

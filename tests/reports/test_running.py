@@ -263,6 +263,32 @@ async def test_an_item_that_was_changed_meanwhile_is_run_again(
     assert len(model.asked) == 1
 
 
+async def test_a_second_run_without_the_database_keeps_what_the_first_has_answered(
+    shop: Path,
+) -> None:
+    doubtful = {"title": "Strange", "sql": "SELECT 1 AS n", "expect": {"rows": 7}}
+    first, _ = await run(night(QUESTION, doubtful), shop)
+    assert [one.state for one in first.outcomes] == ["answered", "doubtful"]
+    kept = {one.key: one for one in first.outcomes}
+    new = {"title": "New", "sql": "SELECT 2 AS n"}
+    ran = all_failed(night(QUESTION, doubtful, new, kept=kept), "no such file")
+    assert ran.outcomes[:2] == first.outcomes
+    assert (ran.outcomes[2].state, ran.outcomes[2].reason) == ("failed", "no such file")
+    changed = {**QUESTION, "question": "How many at all on {{ yesterday }}?"}
+    assert all_failed(night(changed, kept=kept), "no such file").outcomes[0].state == "failed"
+
+
+async def test_rows_that_are_not_as_expected_outlive_a_second_run_that_finds_none(
+    shop: Path,
+) -> None:
+    item = {**QUESTION, "expect": {"rows": 7}}
+    first, _ = await run(night(item), shop)
+    kept = {one.key: one for one in first.outcomes}
+    second, model = await run(night(item, kept=kept), shop, error="no instance is alive")
+    assert len(model.asked) == 1
+    assert second.outcomes == first.outcomes
+
+
 async def test_the_change_since_the_night_before_is_told(shop: Path) -> None:
     first, _ = await run(night(QUESTION), shop)
     before = {one.key: one for one in first.outcomes}
