@@ -18,7 +18,7 @@ from hexprefect.reports.expectations import check_result
 from hexprefect.reports.file import Item, Report
 from hexprefect.reports.outcome import ItemOutcome
 from hexprefect.reports.parameters import Parameters, built_in_dates
-from hexprefect.reports.pinning import Pin, moving_values, why_not_pinned
+from hexprefect.reports.pinning import Pin, fixed_values, moving_values, why_not_pinned
 from hexprefect.text2sql import Database, Rows
 from hexprefect.text2sql.errors import StatementFailed, StatementRefused
 
@@ -244,6 +244,11 @@ class _Runner:
         unmet = [one for one in check_result(item.expect, outcome) if not one.met]
         values = self.night.parameters.used_in(*_question_templates(item))
         why = "it is not as expected" if unmet or not outcome.rows else None
+        if called := self.night.parameters.called_in(*_question_templates(item)):
+            why = (
+                why
+                or f"its question computes a day with {called[0]}: one under `parameters:` moves"
+            )
         why = why or why_not_pinned(
             sql,
             dialect=self.database.dialect,
@@ -327,13 +332,14 @@ def _with_rows(outcome: ItemOutcome, rows: Rows) -> ItemOutcome:
 
 
 def _asked_fingerprint(night: Night, item: Item) -> str:
-    return _digest(
-        {
-            "database": night.report.database,
-            "question": item.question,
-            "evidence": item.evidence,
-        }
-    )
+    asked: dict[str, Any] = {
+        "database": night.report.database,
+        "question": item.question,
+        "evidence": item.evidence,
+    }
+    if fixed := fixed_values(night.parameters.used_in(*_question_templates(item))):
+        asked["parameters"] = fixed
+    return _digest(asked)
 
 
 def _question_templates(item: Item) -> tuple[str, ...]:

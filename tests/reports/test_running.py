@@ -16,7 +16,7 @@ import pytest
 
 from hexprefect.reports.file import Report
 from hexprefect.reports.outcome import ItemOutcome
-from hexprefect.reports.parameters import parameters_of
+from hexprefect.reports.parameters import Parameters, parameters_of
 from hexprefect.reports.running import Asked, Night, Ran, all_failed, run_items
 from hexprefect.text2sql import Database, Limits
 
@@ -231,6 +231,27 @@ async def test_sql_that_depends_on_the_night_in_other_ways_is_not_kept(shop: Pat
     ran, _ = await run(night(QUESTION), shop, sql=sql)
     assert ran.pins == {}
     assert "was not kept: the literal '2026-11-01'" in ran.outcomes[0].notes[0]
+
+
+async def test_another_value_of_a_parameter_that_is_no_day_is_another_question(shop: Path) -> None:
+    def sql(question: str) -> str:
+        return "SELECT COUNT(*) FROM orders WHERE id > 25 AND id <= 125 LIMIT 5"
+
+    item = {"title": "Some", "question": "The first {{ most }}?"}
+    five, six = (replace(night(item), parameters=Parameters({"most": n})) for n in (5, 6))
+    first, _ = await run(five, shop, sql=sql)
+    assert set(first.pins) == {"some"}
+    _, model = await run(replace(five, pins=first.pins), shop, sql=sql)
+    assert model.asked == []
+    _, model = await run(replace(six, pins=first.pins), shop, sql=sql)
+    assert model.asked == ["The first 6?"]
+
+
+async def test_a_day_that_the_question_computes_is_not_kept(shop: Path) -> None:
+    item = {"title": "Since", "question": "How many orders were there on {{ days_ago(3) }}?"}
+    ran, _ = await run(night(item), shop)
+    assert ran.pins == {}
+    assert "computes a day with days_ago" in ran.outcomes[0].notes[0]
 
 
 # -- runs of the same night ---------------------------------------------------------------------
