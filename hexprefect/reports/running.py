@@ -16,7 +16,7 @@ from hexprefect.errors import HexprefectError
 from hexprefect.reports.change import change_since
 from hexprefect.reports.expectations import check_result
 from hexprefect.reports.file import Item, Report
-from hexprefect.reports.outcome import ItemOutcome
+from hexprefect.reports.outcome import Finding, ItemOutcome
 from hexprefect.reports.parameters import Parameters, built_in_dates
 from hexprefect.reports.pinning import Pin, fixed_values, moving_values, why_not_pinned
 from hexprefect.text2sql import Database, Rows
@@ -173,7 +173,12 @@ class _Runner:
             logger.exception("The item %r failed in an unforeseen way", item.title)
             outcome = replace(blank, reason=f"{type(error).__name__}: {error}")
         outcome = replace(outcome, took_s=round(time.monotonic() - began, 3))
-        return self._judged(item, outcome)
+        try:
+            return self._judged(item, outcome)
+        except Exception as error:
+            logger.exception("The item %r could not be checked", item.title)
+            finding = Finding("it can be checked", False, f"{type(error).__name__}: {error}")
+            return replace(outcome, state="doubtful", findings=(finding,))
 
     async def _answer(self, item: Item, blank: ItemOutcome) -> ItemOutcome:
         if item.sql is not None:

@@ -132,6 +132,19 @@ async def test_a_bug_in_one_item_is_that_items_failure(shop: Path) -> None:
     assert ran.outcomes[0].reason == "RuntimeError: boom"
 
 
+async def test_a_result_that_cannot_be_checked_is_shown_and_marked(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bug(*given: Any) -> Any:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("hexprefect.reports.running.check_result", bug)
+    ran, _ = await run(night({"title": "Good", "sql": "SELECT 1 AS n"}), shop)
+    [found] = ran.outcomes
+    assert (found.state, found.rows) == ("doubtful", ((1,),))
+    assert found.unmet[0].detail == "RuntimeError: boom"
+
+
 async def test_what_is_not_ready_when_the_report_is_due_is_given_up(shop: Path) -> None:
     """The statement itself is stopped: the database is free again."""
     ran, _ = await run(night({"title": "Slow", "sql": SLOW}, due_in_s=1.0), shop)
