@@ -45,14 +45,16 @@ def parquet_bytes(outcome: ItemOutcome) -> bytes:
             "Results as Parquet need the package pyarrow.",
             remedy="Install hexprefect[parquet], or ask for `results: [csv]`.",
         ) from missing
-    names = _distinct(outcome.columns)
+    names = _distinct(tuple(map(_writable, outcome.columns)))
     arrays = []
     for index, kind in enumerate(outcome.types):
         cells = [row[index] for row in outcome.rows]
         try:
-            arrays.append(pa.array([_typed(cell, kind) for cell in cells], _arrow_type(pa, kind)))
+            values = [_typed(cell, kind) for cell in cells]
+            _refuse_two_clocks(values)
+            arrays.append(pa.array(values, _arrow_type(pa, kind)))
         except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, TypeError, ArithmeticError):
-            # For example an integer beyond 64 bits among others.
+            # For example an integer beyond 64 bits among others, or a time of day with a zone.
             arrays.append(pa.array([_text(cell) for cell in cells], pa.string()))
     written = io.BytesIO()
     pq.write_table(pa.Table.from_arrays(arrays, names=names), written)
@@ -90,21 +92,47 @@ def _typed(cell: Any, kind: str) -> Any:
     return cell if kind == "integer" else _text(cell)
 
 
+def _number(cell: Any) -> float:
+    number = float(cell)
+    if isinstance(cell, int) and int(number) != cell:
+        raise ValueError("no float is this integer")
+    return number
+
+
+def _time(cell: Any) -> datetime.time:
+    time = datetime.time.fromisoformat(cell)
+    if time.tzinfo is not None:
+        raise ValueError("Parquet's times of day have no zone")
+    return time
+
+
+def _refuse_two_clocks(values: list[Any]) -> None:
+    """Times with and without a zone in one column: one kind would become the other."""
+    zoned = {value.tzinfo is None for value in values if isinstance(value, datetime.datetime)}
+    if len(zoned) > 1:
+        raise ValueError("some have a zone and some have none")
+
+
 _FROM_TEXT: dict[str, Callable[[Any], Any]] = {
-    "number": float,
+    "number": _number,
     "decimal": Decimal,
     "date": datetime.date.fromisoformat,
     "timestamp": datetime.datetime.fromisoformat,
-    "time": datetime.time.fromisoformat,
+    "time": _time,
     "bytes": base64.b64decode,
 }
 
 
 def _text(cell: Any) -> str | None:
     cell = plain_cell(cell)
-    if cell is None or isinstance(cell, str):
-        return cell
-    return json.dumps(cell, ensure_ascii=False)
+    if cell is None:
+        return None
+    return _writable(cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False))
+
+
+def _writable(text: str) -> str:
+    """Without halves of characters, which UTF-8 does not have."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _csv_cell(cell: Any) -> Any:
