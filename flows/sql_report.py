@@ -15,6 +15,7 @@ from hexprefect.errors import CallerMistake
 from hexprefect.flows.text2sql import ask, tag_flow_run
 from hexprefect.orchestration.databases import shown_database
 from hexprefect.orchestration.events import report_ended
+from hexprefect.orchestration.prefect_internals import FlowRunContext
 from hexprefect.orchestration.report import Finished, Wanted, run_night
 from hexprefect.orchestration.report_delivery import create_report_artifacts, deliver
 from hexprefect.reports import Report, read_report
@@ -70,6 +71,7 @@ async def sql_report(
             report=wanted,
             scheduled_at=flow_run.scheduled_start_time.timestamp(),
             date=date,
+            by_hand=not _is_of_a_schedule(),
             parameters=parameters,
             archive=archive,
             again=again,
@@ -81,6 +83,12 @@ async def sql_report(
     await create_report_artifacts(finished)
     report_ended(finished.outcome, str(finished.written.document))
     return final_state(finished, problems)
+
+
+def _is_of_a_schedule() -> bool:
+    context = FlowRunContext.get()
+    run = None if context is None else context.flow_run
+    return run is not None and bool(run.auto_scheduled)
 
 
 def question_asker(report: Report) -> Any:

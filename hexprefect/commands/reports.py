@@ -176,7 +176,7 @@ async def _refused(report: Report, database: str) -> list[dict[str, Any]]:
 
 def _night(report: Report) -> datetime.date:
     now = datetime.datetime.now(datetime.UTC).timestamp()
-    return due(report, scheduled_at=now, started_at=now).date
+    return due(report, scheduled_at=now, started_at=now, by_hand=True).date
 
 
 def _plan(report: Report) -> dict[str, Any]:

@@ -36,6 +36,8 @@ class Wanted:
     """Epoch seconds for which the run was scheduled."""
     date: datetime.date | None = None
     """A night of the past; by default the one that the run was scheduled for."""
+    by_hand: bool = False
+    """Whether a person or a program has made the run, and no schedule."""
     parameters: Mapping[str, Any] | None = None
     archive: str | Path | None = None
     """Folder of all reports; one in the state folder by default."""
@@ -78,7 +80,13 @@ async def run_night(
     """
     report = wanted.report
     started_at = time.time()
-    when = due(report, scheduled_at=wanted.scheduled_at, started_at=started_at, date=wanted.date)
+    when = due(
+        report,
+        scheduled_at=wanted.scheduled_at,
+        started_at=started_at,
+        date=wanted.date,
+        by_hand=wanted.by_hand,
+    )
     archive = Archive.of(archive_folder(wanted.archive), report.name or "report")
     folder = archive.night(when.date)
     parameters = parameters_of(report, date=when.date, given=wanted.parameters)

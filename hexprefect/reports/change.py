@@ -42,15 +42,27 @@ def change_since(
     if before.rows == now.rows:
         return Change(since, "unchanged")
     if len(now.columns) == len(now.rows) == len(before.rows) == 1:
-        return Change(since, _cell_change(before.rows[0][0], now.rows[0][0]))
+        of_numbers = _are_numbers(before, now)[0]
+        return Change(since, _cell_change(before.rows[0][0], now.rows[0][0], of_numbers))
     keyed = _by_key(before, now, compare_by)
     if keyed is None:
         return Change(since, _counts(len(before.rows), len(now.rows)))
-    return _rows_change(since, *keyed, columns=now.columns)
+    columns = tuple(zip(now.columns, _are_numbers(before, now), strict=True))
+    return _rows_change(since, *keyed, columns=columns)
+
+
+def _are_numbers(before: ItemOutcome, now: ItemOutcome) -> tuple[bool, ...]:
+    """Of each column, whether it is reckoned with: digits of a text are a name, such as `007`."""
+    kinds = {*NUMERIC_TYPES, "mixed", "null"}
+    return tuple({old, new} <= kinds for old, new in zip(before.types, now.types, strict=True))
 
 
 def _rows_change(
-    since: str, old: dict[Key, Row], new: dict[Key, Row], *, columns: Sequence[str]
+    since: str,
+    old: dict[Key, Row],
+    new: dict[Key, Row],
+    *,
+    columns: Sequence[tuple[str, bool]],
 ) -> Change:
     came = [key for key in new if key not in old]
     went = [key for key in old if key not in new]
@@ -62,8 +74,8 @@ def _rows_change(
             continue
         changed += 1
         details += [
-            f"{_name(key)}: {column} {_cell_change(was, is_)}"
-            for column, was, is_ in zip(columns, old[key], row, strict=True)
+            f"{_name(key)}: {column} {_cell_change(was, is_, of_numbers)}"
+            for (column, of_numbers), was, is_ in zip(columns, old[key], row, strict=True)
             if was != is_
         ]
     parts = [
@@ -98,9 +110,9 @@ def _keyed(rows: Sequence[Row], indexes: Sequence[int]) -> dict[Key, Row] | None
     return found if len(found) == len(rows) else None
 
 
-def _cell_change(before: Any, now: Any) -> str:
+def _cell_change(before: Any, now: Any, of_numbers: bool) -> str:
     old, new = as_number(before), as_number(now)
-    if old is not None and new is not None:
+    if of_numbers and old is not None and new is not None:
         return shown_difference(old, new)
     return f"{shown_cell(before)} → {shown_cell(now)}"
 

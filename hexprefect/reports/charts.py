@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+import re
 import threading
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -23,8 +25,12 @@ MOST_POINTS = 400
 COLOURS = ("#2563eb", "#f59e0b", "#10b981", "#ef4444", "#8b5cf6", "#64748b")
 INK = "#475569"
 
+_LARGEST = 1e300
+"""Beyond it an axis has no end that a float holds."""
+
 _LONGEST_LABEL = 24
 _MOST_LABELS = 24
+_NOT_IN_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 # matplotlib's settings are of the whole process.
 _drawing = threading.Lock()
 
@@ -33,7 +39,7 @@ def draw(chart: Chart, outcome: ItemOutcome, *, format: Literal["png", "svg"] = 
     """A chart of an item's rows, 800 by 360 points.
 
     Raises:
-        CallerMistake: a column is not there, or holds other things than numbers.
+        CallerMistake: a column is not there, or holds other things than numbers that can be drawn.
     """
     labels = _column(outcome, chart.x)[:MOST_POINTS]
     series = {name: _numbers(outcome, name)[:MOST_POINTS] for name in chart.y}
@@ -53,14 +59,18 @@ def draw(chart: Chart, outcome: ItemOutcome, *, format: Literal["png", "svg"] = 
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
         axes.spines[["top", "right"]].set_visible(False)
-        _draw_series(axes, chart, [_short(label) for label in labels], labels, series)
-        axes.set_title(chart.title or "", color=INK, fontsize=10)
-        if len(series) > 1:
-            axes.legend(frameon=False)
-        content = io.BytesIO()
         # Without a date the same rows give the same file.
         metadata = {"Date": None} if format == "svg" else {"Software": None}
-        figure.savefig(content, format=format, dpi=110, metadata=metadata)
+        content = io.BytesIO()
+        try:
+            _draw_series(axes, chart, [_short(label) for label in labels], labels, series)
+            axes.set_title(_writable(chart.title or ""), color=INK, fontsize=10)
+            if len(series) > 1:
+                axes.legend(frameon=False)
+            figure.savefig(content, format=format, dpi=110, metadata=metadata)
+        except (ArithmeticError, ValueError) as error:
+            # What matplotlib cannot do is no reason to lose the report.
+            raise CallerMistake(f"It cannot be drawn: {error}.") from error
     return content.getvalue()
 
 
@@ -71,6 +81,7 @@ def _draw_series(
     labels: Sequence[Any],
     series: dict[str, list[float]],
 ) -> None:
+    series = {_writable(name): values for name, values in series.items()}
     places = list(range(len(shown)))
     colours = [COLOURS[index % len(COLOURS)] for index in range(len(series))]
     axes.set_axisbelow(True)
@@ -81,7 +92,7 @@ def _draw_series(
         across = [float(number or 0) for number in numbers] if numeric else places
         for (name, values), colour in zip(series.items(), colours, strict=True):
             axes.scatter(across, values, s=18, color=colour, label=name, alpha=0.8)
-        axes.set_xlabel(chart.x)
+        axes.set_xlabel(_writable(chart.x))
         if not numeric:
             _label(axes.set_xticks, places, shown)
         return
@@ -139,10 +150,17 @@ def _numbers(outcome: ItemOutcome, name: str) -> list[float]:
                 f"The chart draws {name!r}, which holds {shown_cell(value)[:40]!r}: no number.",
                 remedy="Draw a column of numbers.",
             )
-        found.append(float("nan") if number is None else float(number))
+        found.append(math.nan if number is None else float(number))
+        if abs(found[-1]) > _LARGEST:
+            raise CallerMistake(f"The chart draws {name!r}, which holds too large a number.")
     return found
 
 
 def _short(label: Any) -> str:
-    text = shown_cell(label)
+    text = _writable(shown_cell(label))
     return text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…"
+
+
+def _writable(text: str) -> str:
+    """Text that an SVG can hold: a browser shows nothing at all of one with other characters."""
+    return _NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", text)

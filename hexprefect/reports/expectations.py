@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from hexprefect.reports.file import ColumnCheck, Expectation
-from hexprefect.reports.numbers import as_number, shown_cell, shown_number
+from hexprefect.reports.numbers import as_number, exactly, shown_cell, shown_number
 from hexprefect.reports.outcome import Finding, ItemOutcome
 
 _NUMBERS = ("integer", "number", "decimal")
@@ -131,7 +131,8 @@ def _check_change(
     old, new = _sum(earlier), _sum(values)
     if old is None or new is None:
         return Finding(words, False, "it holds other things than numbers")
-    met = abs(new - old) <= Decimal(str(most)) * abs(old)
+    with exactly():
+        met = abs(new - old) <= Decimal(str(most)) * abs(old)
     detail = "" if met else f"it went from {shown_number(old)} to {shown_number(new)}"
     return Finding(words, met, detail)
 
@@ -140,7 +141,8 @@ def _sum(values: Sequence[Any]) -> Decimal | None:
     numbers = [as_number(value) for value in values if value is not None]
     if any(number is None for number in numbers):
         return None
-    return sum((number for number in numbers if number is not None), Decimal(0))
+    with exactly():
+        return sum((number for number in numbers if number is not None), Decimal(0))
 
 
 def _examples(values: Sequence[str], says: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import re
 import unicodedata
 import zoneinfo
@@ -38,6 +39,7 @@ ColumnType = Literal[
 
 Title = Annotated[str, Field(min_length=1, max_length=200)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,79}$")]
+_LONGEST_SLUG = 80
 ParameterValue = bool | int | float | str | datetime.date | None
 
 
@@ -241,6 +243,16 @@ class Report(_Described):
 
 
 def slug(text: str) -> str:
-    """A text as a file name: plain lower-case letters, digits and hyphens."""
-    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    return re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")[:80] or "item"
+    """A text as a file name: plain lower-case letters, digits and hyphens.
+
+    Where letters have no plain form, or there are too many of them, the name ends in a fingerprint
+    of the text, so that two reports or items have two names in every language.
+    """
+    spelt = unicodedata.normalize("NFKD", text)
+    plain = spelt.encode("ascii", "ignore").decode()
+    name = re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")
+    is_whole = all(letter.isascii() for letter in spelt if letter.isalnum())
+    if name and is_whole and len(name) <= _LONGEST_SLUG:
+        return name
+    mark = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return f"{name[: _LONGEST_SLUG - len(mark) - 1].rstrip('-') or 'item'}-{mark}"

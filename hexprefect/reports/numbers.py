@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import decimal
+import re
+from contextlib import AbstractContextManager
 from decimal import Decimal
 from typing import Any
 
@@ -10,8 +12,14 @@ from hexprefect.text2sql.encoding import type_names
 
 NUMERIC_TYPES = frozenset({"integer", "number", "decimal"})
 _WRAPPED_TYPES = frozenset({*type_names.values(), "other"}) - {"boolean", "integer", "text"}
-_MOST_DIGITS = 400
-"""Of a number: a text such as `7e999999` is an identifier, and no amount is that long."""
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,4})?")
+_MOST_DIGITS = 1000
+"""Before or after the point. A text such as `9e1234567`, of a hash, is no number of that many."""
+
+
+def exactly() -> AbstractContextManager[decimal.Context]:
+    """Reckon with every digit of such numbers: by default Python keeps 28 of them."""
+    return decimal.localcontext(prec=4 * _MOST_DIGITS)
 
 
 def plain_cell(cell: Any, kind: str | None = None) -> Any:
@@ -35,18 +43,22 @@ def as_number(cell: Any) -> Decimal | None:
     cell = plain_cell(cell)
     if isinstance(cell, bool) or not isinstance(cell, int | float | str):
         return None
-    try:
-        number = Decimal(str(cell))
-    except decimal.InvalidOperation:
-        return None
-    if not number.is_finite() or abs(number.adjusted()) > _MOST_DIGITS:
-        return None
-    return number
+    if isinstance(cell, int):
+        number = Decimal(cell)
+    else:
+        text = str(cell)
+        if len(text) > 2 * _MOST_DIGITS or not _NUMBER.fullmatch(text):
+            return None
+        number = Decimal(text)
+    smallest = number.as_tuple().exponent
+    fits = isinstance(smallest, int) and smallest >= -_MOST_DIGITS
+    return number if fits and number.adjusted() < _MOST_DIGITS else None
 
 
 def shown_number(number: Decimal) -> str:
     """With thin groups of three and no exponent: 1 234 567.89."""
-    return f"{number.normalize():,f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+    with exactly():
+        return f"{number.normalize():,f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def shown_difference(before: Decimal, now: Decimal) -> str:
@@ -54,7 +66,8 @@ def shown_difference(before: Decimal, now: Decimal) -> str:
     text = f"{shown_number(before)} → {shown_number(now)}"
     if before == now:
         return f"{shown_number(now)}, unchanged"
-    difference = now - before
+    with exactly():
+        difference = now - before
     sign = "+" if difference > 0 else "−"
     change = f"{sign}{shown_number(abs(difference))}"
     if before:

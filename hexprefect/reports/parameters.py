@@ -57,6 +57,11 @@ class Parameters:
             if name in self.values and not callable(self.values[name])
         }
 
+    def called_in(self, *templates: str) -> tuple[str, ...]:
+        """The functions that templates name: what they give is in no parameter's value."""
+        names = set().union(*(_names(template) for template in templates))
+        return tuple(sorted(name for name in names if callable(self.values.get(name))))
+
 
 def parameters_of(
     report: Report, *, date: datetime.date, given: Mapping[str, Any] | None = None

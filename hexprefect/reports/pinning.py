@@ -2,7 +2,8 @@
 
 What a model wrote for one night holds that night's dates as literals. They are put back where the
 question named a parameter; a statement in which a literal may depend on the night in any other way
-is not kept, and the question is asked anew.
+is not kept, and the question is asked anew. Parameters that are no dates do not move: what a
+statement says because of a number or a name cannot be told, so another value is another question.
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ _SHORTEST_FRAGMENT = 2
 _SHORTEST_OF_DATE = 4
 """… and of a date that the question does not name: a year."""
 
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_MAY_BE_A_DATE = re.compile(r"\d{4}|\d-\d")
+"""A year, a month, a count of days or seconds since some day: all but a plain small number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pin:
     """The statement that answered a question, and under what it may be used again."""
 
     asked: str
-    """Fingerprint of the question's template, its evidence and the database."""
+    """Fingerprint of the question's template, its evidence, the database and `fixed_values`."""
     sql: str
     """As it ran on the night that it was verified."""
     dialect: str
@@ -63,24 +68,42 @@ class Pin:
 
 
 def moving_values(values: Mapping[str, str]) -> dict[str, str]:
-    """What moves with the night: the question's parameters, and the day after each date of them.
+    """What moves with the night: the dates of the question's parameters, and the day after each.
 
     A model writes "on this day" as `>= day AND < day after` more often than not.
     """
-    named = set(values.values())
-    after = {name: day for name, day in _next_days(values).items() if day not in named}
-    return {**after, **values}
+    named = _days(values)
+    after = {
+        name: day for name, day in _next_days(values).items() if day not in set(named.values())
+    }
+    return {**after, **named}
+
+
+def fixed_values(values: Mapping[str, str]) -> dict[str, str]:
+    """The parameters for which a statement was written as they are: those that are no dates."""
+    return {name: value for name, value in values.items() if name not in _days(values)}
+
+
+def _days(values: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in values.items() if _day(value) is not None}
 
 
 def _next_days(values: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name, value in values.items():
-        try:
-            day = datetime.date.fromisoformat(value)
-        except ValueError:
-            continue
-        found[f"{name}+1"] = (day + datetime.timedelta(days=1)).isoformat()
+        day = _day(value)
+        if day is not None and day < datetime.date.max:
+            found[f"{name}+1"] = (day + datetime.timedelta(days=1)).isoformat()
     return found
+
+
+def _day(value: str) -> datetime.date | None:
+    if not _DAY.fullmatch(value):
+        return None
+    try:
+        return datetime.date.fromisoformat(value)
+    except ValueError:
+        return None
 
 
 def why_not_pinned(
@@ -100,22 +123,27 @@ def why_not_pinned(
         values: the parameters that they name, with tonight's values.
         dates: tonight's built-in dates, as ISO texts.
     """
-    if len(set(values.values())) < len(values):
+    named = _days(values)
+    if len(set(named.values())) < len(named):
         return "two of its parameters have the same value tonight"
     literals = [token.text for token in _literals(sql, dialect)]
-    for name, value in values.items():
+    for name, value in named.items():
         if not any(value in literal for literal in literals):
             return f"the value of {name} ({value}) is not written in the statement"
     moving = moving_values(values).values()
+    said = " ".join((question, *fixed_values(values).values()))
     for literal in literals:
         rest = literal
         for value in sorted(moving, key=len, reverse=True):
             rest = rest.replace(value, " ")
-        for piece in re.findall(r"\d[\d:-]*", rest):
-            depends = _depends(piece, moving, _SHORTEST_FRAGMENT) or _depends(
-                piece, dates, _SHORTEST_OF_DATE
+        for piece in (found.rstrip(":-") for found in re.findall(r"\d[\d:-]*", rest)):
+            depends = (
+                _depends(piece, moving, _SHORTEST_FRAGMENT)
+                or _depends(piece, dates, _SHORTEST_OF_DATE)
+                # Another day, where one is named, may have been counted from it.
+                or (named and _MAY_BE_A_DATE.search(piece))
             )
-            if depends and piece not in question:
+            if depends and piece not in said:
                 return f"the literal {literal!r} may depend on the night"
     return None
 

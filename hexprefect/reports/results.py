@@ -46,14 +46,16 @@ def parquet_bytes(outcome: ItemOutcome) -> bytes:
             "Results as Parquet need the package pyarrow.",
             remedy="Install hexprefect[parquet], or ask for `results: [csv]`.",
         ) from missing
-    names = _distinct(outcome.columns)
+    names = _distinct(tuple(map(_writable, outcome.columns)))
     arrays = []
     for index, kind in enumerate(outcome.types):
         cells = [row[index] for row in outcome.rows]
         try:
-            arrays.append(pa.array([_typed(cell, kind) for cell in cells], _arrow_type(pa, kind)))
+            values = [_typed(cell, kind) for cell in cells]
+            _refuse_two_clocks(values)
+            arrays.append(pa.array(values, _arrow_type(pa, kind)))
         except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, TypeError, ArithmeticError):
-            # For example an integer beyond 64 bits among others.
+            # For example an integer beyond 64 bits among others, or a time of day with a zone.
             arrays.append(pa.array([_text(cell, kind) for cell in cells], pa.string()))
     written = io.BytesIO()
     pq.write_table(pa.Table.from_arrays(arrays, names=names), written)
@@ -111,6 +113,13 @@ def _moment(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return exactly
 
 
+def _refuse_two_clocks(values: list[Any]) -> None:
+    """Times with and without a zone in one column: one kind would become the other."""
+    zoned = {value.tzinfo is None for value in values if isinstance(value, datetime.datetime)}
+    if len(zoned) > 1:
+        raise ValueError("some have a zone and some have none")
+
+
 def _json(cell: Any) -> str:
     """As a program reads it: a text keeps its quotes, and a null is no missing value."""
     return json.dumps(plain_cell(cell, "json"), ensure_ascii=False)
@@ -129,9 +138,14 @@ _FROM_CELL: dict[str, Callable[[Any], Any]] = {
 
 def _text(cell: Any, kind: str) -> str | None:
     cell = plain_cell(cell, kind)
-    if cell is None or isinstance(cell, str):
-        return cell
-    return json.dumps(cell, ensure_ascii=False)
+    if cell is None:
+        return None
+    return _writable(cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False))
+
+
+def _writable(text: str) -> str:
+    """Without halves of characters, which UTF-8 does not have."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _csv_cell(cell: Any, kind: str) -> Any:

@@ -16,9 +16,9 @@ from hexprefect.errors import HexprefectError
 from hexprefect.reports.change import change_since
 from hexprefect.reports.expectations import check_result
 from hexprefect.reports.file import Item, Report
-from hexprefect.reports.outcome import ItemOutcome
+from hexprefect.reports.outcome import Finding, ItemOutcome
 from hexprefect.reports.parameters import Parameters, built_in_dates
-from hexprefect.reports.pinning import Pin, moving_values, why_not_pinned
+from hexprefect.reports.pinning import Pin, fixed_values, moving_values, why_not_pinned
 from hexprefect.text2sql import Database, Rows
 from hexprefect.text2sql.errors import StatementFailed, StatementRefused
 
@@ -70,6 +70,13 @@ class Night:
         }
         return _digest(asked)
 
+    def answered_before(self, item: Item) -> ItemOutcome | None:
+        """What an earlier run of this night has to show for the item as it is asked now."""
+        known = self.kept.get(item.key)
+        if known is None or not known.has_rows or known.fingerprint != self.fingerprint(item):
+            return None
+        return known
+
     def time_left_s(self) -> float:
         """Seconds until every item must have ended; negative once that has passed."""
         return self.due_at - time.time()
@@ -120,12 +127,13 @@ async def run_items(
 
 
 def all_failed(night: Night, reason: str) -> Ran:
-    """A night on which nothing could be run at all."""
-    outcomes = []
-    for item in night.report.items:
-        shown = replace(_shown(night, item), state="failed", reason=reason)
-        outcomes.append(shown)
-    return Ran(tuple(outcomes), night.pins)
+    """A run in which nothing could be run at all: what an earlier run has answered stays."""
+
+    def outcome(item: Item) -> ItemOutcome:
+        known = night.answered_before(item)
+        return known or replace(_shown(night, item), state="failed", reason=reason)
+
+    return Ran(tuple(outcome(item) for item in night.report.items), night.pins)
 
 
 class _Runner:
@@ -138,12 +146,18 @@ class _Runner:
 
     async def run(self, item: Item) -> ItemOutcome:
         """One item to its end, whatever happens."""
-        kept = self.night.kept.get(item.key)
-        fingerprint = self.night.fingerprint(item)
-        if kept is not None and kept.fingerprint == fingerprint and kept.state == "answered":
-            return kept
+        known = self.night.answered_before(item)
+        if known is not None and known.state == "answered":
+            return known
+        outcome = await self._run(item)
+        if known is not None and not outcome.has_rows:
+            # Rows that are not as expected are more than none.
+            return known
+        return outcome
+
+    async def _run(self, item: Item) -> ItemOutcome:
         began = time.monotonic()
-        blank = replace(_shown(self.night, item), fingerprint=fingerprint)
+        blank = replace(_shown(self.night, item), fingerprint=self.night.fingerprint(item))
         left_s = self.night.time_left_s()
         if left_s <= 0:
             return replace(blank, reason="It was not begun when the report was due.")
@@ -159,7 +173,12 @@ class _Runner:
             logger.exception("The item %r failed in an unforeseen way", item.title)
             outcome = replace(blank, reason=f"{type(error).__name__}: {error}")
         outcome = replace(outcome, took_s=round(time.monotonic() - began, 3))
-        return self._judged(item, outcome)
+        try:
+            return self._judged(item, outcome)
+        except Exception as error:
+            logger.exception("The item %r could not be checked", item.title)
+            finding = Finding("it can be checked", False, f"{type(error).__name__}: {error}")
+            return replace(outcome, state="doubtful", findings=(finding,))
 
     async def _answer(self, item: Item, blank: ItemOutcome) -> ItemOutcome:
         if item.sql is not None:
@@ -230,6 +249,11 @@ class _Runner:
         unmet = [one for one in check_result(item.expect, outcome) if not one.met]
         values = self.night.parameters.used_in(*_question_templates(item))
         why = "it is not as expected" if unmet or not outcome.rows else None
+        if called := self.night.parameters.called_in(*_question_templates(item)):
+            why = (
+                why
+                or f"its question computes a day with {called[0]}: one under `parameters:` moves"
+            )
         why = why or why_not_pinned(
             sql,
             dialect=self.database.dialect,
@@ -313,13 +337,14 @@ def _with_rows(outcome: ItemOutcome, rows: Rows) -> ItemOutcome:
 
 
 def _asked_fingerprint(night: Night, item: Item) -> str:
-    return _digest(
-        {
-            "database": night.report.database,
-            "question": item.question,
-            "evidence": item.evidence,
-        }
-    )
+    asked: dict[str, Any] = {
+        "database": night.report.database,
+        "question": item.question,
+        "evidence": item.evidence,
+    }
+    if fixed := fixed_values(night.parameters.used_in(*_question_templates(item))):
+        asked["parameters"] = fixed
+    return _digest(asked)
 
 
 def _question_templates(item: Item) -> tuple[str, ...]:

@@ -15,10 +15,13 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import State
 
+from hexprefect.errors import CallerMistake
 from hexprefect.flows.sql_report import sql_report
 from hexprefect.instances.emulator import Computed, Emulator, Generation
 from hexprefect.instances.profiles import default_profile
 from hexprefect.orchestration.databases import demo_database_url
+from hexprefect.orchestration.prefect_internals import FlowRunContext
+from hexprefect.orchestration.report import Wanted
 from hexprefect.reports.archive import Archive
 from hexprefect.store import InstanceSpec, tables
 from hexprefect.store.fleet import enter_instance
@@ -266,6 +269,31 @@ async def test_a_question_that_no_instance_answers_fails_alone(
     assert state.name == "Partial"
     assert state.message == "1 of 2 items failed: Customers"
     assert fleet.violations() == []
+
+
+@pytest.mark.parametrize("scheduled", [True, False])
+async def test_only_a_schedules_run_may_belong_to_the_next_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheduled: bool
+) -> None:
+    wanted: list[Wanted] = []
+
+    async def look(night: Wanted, ask: Any) -> Any:
+        wanted.append(night)
+        raise CallerMistake("Seen.")
+
+    class Context:
+        @staticmethod
+        def get() -> Any:
+            found: Any = FlowRunContext.get()
+            assert not found.flow_run.auto_scheduled
+            run = found.flow_run.model_copy(update={"auto_scheduled": scheduled})
+            return found.model_copy(update={"flow_run": run})
+
+    monkeypatch.setattr("hexprefect.flows.sql_report.run_night", look)
+    monkeypatch.setattr("hexprefect.flows.sql_report.FlowRunContext", Context)
+    state = await run(write(tmp_path, REPORT), date=None)
+    assert state.message == "Seen."
+    assert [night.by_hand for night in wanted] == [not scheduled]
 
 
 @pytest.mark.parametrize("shipped", ["shop_daily", "shop_year"])

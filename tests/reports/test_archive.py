@@ -141,3 +141,20 @@ def test_every_title_is_a_safe_file_name(title: str) -> None:
     name = slug(title)
     assert name
     assert name.strip("abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+    assert len(name) <= 80
+
+
+def test_titles_in_any_script_have_names_of_their_own() -> None:
+    titles = [
+        "Продажи",
+        "Отчёт",
+        "日报",
+        "Продажи 2024",
+        "Отчёт 2024",
+        "x" * 81,
+        "x" * 82,
+        "!",
+        "?",
+    ]
+    assert len({slug(title) for title in titles}) == len(titles)
+    assert slug("Umsätze am Sonntag") == "umsatze-am-sonntag"

@@ -7,6 +7,8 @@ import datetime
 import io
 import json
 import re
+import xml.dom.minidom
+from dataclasses import replace
 from decimal import Decimal
 from html.parser import HTMLParser
 from typing import Any
@@ -151,6 +153,23 @@ def test_a_chart_that_cannot_be_drawn_says_why(columns: str, row: Any, said: str
         draw(Chart(x="k", y=("v",)), item(columns, *([row] if row else [])))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value", [10**400, "1e400", 1.7e308])
+def test_numbers_without_an_end_are_a_mistake_and_no_crash(kind: Any, value: Any) -> None:
+    rows = item("k v", ("a", value), ("b", -1.7e308), ("c", value))
+    with pytest.raises(CallerMistake, match="too large a number"):
+        draw(Chart(kind=kind, x="k", y=("v",)), rows)
+
+
+def test_a_browser_can_read_a_chart_of_any_text() -> None:
+    evil = "".join(map(chr, range(32))) + "\ufffe--><x>"
+    rows = item("k v", (evil[:16], 1), (evil[16:], 2), ("\ud83d", 3))
+    rows = replace(rows, columns=(evil, evil + "n"))
+    for kind in ("bar", "scatter"):
+        chart = Chart(kind=kind, x=evil, y=(evil + "n",), title=evil)
+        xml.dom.minidom.parseString(draw(chart, rows, format="svg"))
+
+
 # -- files --------------------------------------------------------------------------------------
 
 
@@ -223,6 +242,24 @@ def test_what_only_looks_like_a_wrapped_cell_is_shown_whole() -> None:
 def test_an_identifier_that_reads_as_a_power_is_no_number() -> None:
     assert as_number("7e999999") is None
     assert as_number("7e3") == 7000
+
+
+def test_parquet_takes_as_text_what_its_types_would_change() -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    zone = datetime.timezone(datetime.timedelta(hours=2))
+    noon, midnight = datetime.time(12, tzinfo=zone), datetime.datetime(2026, 12, 1)
+    rows = item(
+        "time at n text",
+        (noon, midnight, 2**60 + 1, "half \ud83d"),
+        (noon, midnight.replace(tzinfo=zone), 1.5, "\ud83d"),
+    )
+    table = pq.read_table(io.BytesIO(parquet_bytes(rows)))
+    assert table.to_pylist() == [
+        {"time": "12:00:00+02:00", "at": "2026-12-01T00:00:00", "n": str(2**60 + 1),
+         "text": "half \N{REPLACEMENT CHARACTER}"},
+        {"time": "12:00:00+02:00", "at": "2026-12-01T00:00:00+02:00", "n": "1.5",
+          "text": "\N{REPLACEMENT CHARACTER}"},
+    ]  # fmt: skip
 
 
 # -- SQL for people -----------------------------------------------------------------------------

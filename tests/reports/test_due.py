@@ -59,6 +59,17 @@ def test_a_run_by_hand_during_the_day_is_of_that_day() -> None:
     assert (found.date.isoformat(), found.due_at) == ("2026-12-01", noon + 900)
 
 
+def test_a_run_by_hand_in_the_evening_takes_nothing_from_the_morning() -> None:
+    """The schedule's run would keep what it has answered, of a day that was not over."""
+    evening, morning = at("2026-11-30T19:00"), at("2026-12-01T05:00")
+    found = due(report(), scheduled_at=evening, started_at=evening, by_hand=True)
+    assert (found.date.isoformat(), found.due_at) == ("2026-11-30", evening + 900)
+    scheduled = due(report(), scheduled_at=morning, started_at=morning)
+    by_hand = due(report(), scheduled_at=morning, started_at=morning, by_hand=True)
+    assert by_hand == scheduled
+    assert scheduled.date.isoformat() == "2026-12-01"
+
+
 def test_a_night_of_the_past_can_be_asked_for() -> None:
     noon = at("2026-12-01T05:00")
     asked = datetime.date(2026, 11, 3)

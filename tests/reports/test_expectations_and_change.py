@@ -188,3 +188,31 @@ def test_dates_are_compared_as_they_are() -> None:
     before = item("day n", (datetime.date(2026, 1, 1), 1))
     now = item("day n", (datetime.date(2026, 1, 1), 2))
     assert change(before, now).details == ("2026-01-01: n 1 → 2 (+1, +100.0 %)",)
+
+
+def test_every_digit_of_a_long_number_counts() -> None:
+    before, now = Decimal(12345678901234567890123456789012345), 12345678901234567890123456789012347
+    thin = "\N{NARROW NO-BREAK SPACE}"
+    said = shown_difference(before, Decimal(now)).replace(thin, "")
+    assert said.startswith(f"{before} → {now} (+2, ")
+    check = {"column": "n", "change_at_most": 1e-40}
+    assert unmet({"checks": [check]}, item("n", (now,)), item("n", (before,)))
+
+
+@pytest.mark.parametrize("text", ["9e1234567", "1e999999999", "1e99999", "1_000", " 1", "٣"])
+def test_digits_of_a_text_are_no_number_of_that_size(text: str) -> None:
+    """A hash of hexadecimal digits may look like one that nothing can hold."""
+    assert as_number(text) is None
+    change = change_since(item("n", (text,)), item("n", ("2",)), since="x")
+    assert change is not None
+    assert change.summary == f"{text} → 2"
+
+
+def test_a_text_of_digits_is_a_name() -> None:
+    change = change_since(item("code", ("007",)), item("code", ("0010",)), since="x")
+    assert change is not None
+    assert change.summary == "007 → 0010"
+    change = change_since(item("k code", ("a", "007")), item("k code", ("a", "08")), since="x",
+                          compare_by=("k",))  # fmt: skip
+    assert change is not None
+    assert change.details == ("a: code 007 → 08",)

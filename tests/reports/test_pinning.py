@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hexprefect.reports.parameters import built_in_dates
-from hexprefect.reports.pinning import Pin, moving_values, why_not_pinned
+from hexprefect.reports.pinning import Pin, fixed_values, moving_values, why_not_pinned
 
 NIGHT = datetime.date(2026, 12, 1)
 YESTERDAY = {"yesterday": "2026-11-30"}
@@ -66,6 +66,11 @@ def test_the_dates_of_a_kept_statement_move_with_the_night(sql: str, tomorrow: s
         "SELECT n FROM t WHERE d = '2026-11-30' AND m = 11",
         "SELECT n FROM t WHERE d BETWEEN '2026-11-01' AND '2026-11-30'",
         "SELECT n FROM t WHERE d >= '2026-11-30' AND d < '2026-11-30' || '2026'",
+        # The week up to that day, the month before it, its seconds since 1970.
+        "SELECT n FROM t WHERE d BETWEEN '2026-11-24' AND '2026-11-30'",
+        "SELECT n FROM t WHERE d <= '2026-11-30' AND month = '2026-10'",
+        "SELECT n FROM t WHERE d <= '2026-11-30' AND md > '10-31'",
+        "SELECT n FROM t WHERE d <= '2026-11-30' AND at < 1795996800",
     ],
 )
 def test_a_statement_that_may_depend_on_the_night_otherwise_is_not_kept(sql: str) -> None:
@@ -81,6 +86,37 @@ def test_a_question_without_parameters_is_kept_unless_it_holds_the_night() -> No
 def test_a_constant_of_the_question_is_no_date_of_the_night() -> None:
     question = "How many of {{ yesterday }} were born after 2026-11-01?"
     assert why_not("SELECT 1 FROM t WHERE d='2026-11-30' AND b>'2026-11-01'", question) is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "values", "other"),
+    [
+        ("SELECT n FROM t WHERE price > 50 LIMIT 5", {"n": "5"}, {"n": "6"}),
+        ("SELECT 1 WHERE d >= '2024-01-01' AND d < '2024-02-01'", {"m": "01"}, {"m": "02"}),
+        ("SELECT 1 WHERE d >= '2024-01-15' AND d < '2025-01-15'", {"y": "2024"}, {"y": "2023"}),
+        ("SELECT 1 WHERE city = 'Rome' AND land = 'IT'", {"city": "Rome"}, {"city": "Paris"}),
+        ("SELECT 1 WHERE customer = 10000101", {"customer": "10000101"}, {"customer": "7"}),
+    ],
+)
+def test_a_parameter_that_is_no_day_does_not_move(
+    sql: str, values: dict[str, str], other: dict[str, str]
+) -> None:
+    """What a statement says of it may stand anywhere: another value is another question."""
+    kept = pin(sql, values)
+    assert (kept.sql_for(values), kept.sql_for(other)) == (sql, sql)
+    assert fixed_values(values) == values
+    assert fixed_values(YESTERDAY) == {}
+
+
+def test_a_value_that_does_not_move_is_no_date_of_the_night() -> None:
+    values = {**YESTERDAY, "year": "2024"}
+    question = "Born in {{ year }} and here on {{ yesterday }}?"
+    assert why_not("SELECT 1 WHERE d = '2026-11-30' AND born = 2024", question, values) is None
+    assert why_not("SELECT 1 WHERE d = '2026-11-30' AND born = 2023", question, values) is not None
+
+
+def test_the_last_day_that_there_is_has_no_day_after() -> None:
+    assert moving_values({"to": "9999-12-31"}) == {"to": "9999-12-31"}
 
 
 def test_two_parameters_of_one_value_cannot_be_told_apart() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from hexprefect.reports.file import Report
 from hexprefect.reports.outcome import ItemOutcome
-from hexprefect.reports.parameters import parameters_of
+from hexprefect.reports.parameters import Parameters, parameters_of
 from hexprefect.reports.running import Asked, Night, Ran, all_failed, run_items
 from hexprefect.text2sql import Database, Limits
 
@@ -132,6 +132,19 @@ async def test_a_bug_in_one_item_is_that_items_failure(shop: Path) -> None:
     assert ran.outcomes[0].reason == "RuntimeError: boom"
 
 
+async def test_a_result_that_cannot_be_checked_is_shown_and_marked(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bug(*given: Any) -> Any:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("hexprefect.reports.running.check_result", bug)
+    ran, _ = await run(night({"title": "Good", "sql": "SELECT 1 AS n"}), shop)
+    [found] = ran.outcomes
+    assert (found.state, found.rows) == ("doubtful", ((1,),))
+    assert found.unmet[0].detail == "RuntimeError: boom"
+
+
 async def test_what_is_not_ready_when_the_report_is_due_is_given_up(shop: Path) -> None:
     """The statement itself is stopped: the database is free again."""
     ran, _ = await run(night({"title": "Slow", "sql": SLOW}, due_in_s=1.0), shop)
@@ -233,6 +246,27 @@ async def test_sql_that_depends_on_the_night_in_other_ways_is_not_kept(shop: Pat
     assert "was not kept: the literal '2026-11-01'" in ran.outcomes[0].notes[0]
 
 
+async def test_another_value_of_a_parameter_that_is_no_day_is_another_question(shop: Path) -> None:
+    def sql(question: str) -> str:
+        return "SELECT COUNT(*) FROM orders WHERE id > 25 AND id <= 125 LIMIT 5"
+
+    item = {"title": "Some", "question": "The first {{ most }}?"}
+    five, six = (replace(night(item), parameters=Parameters({"most": n})) for n in (5, 6))
+    first, _ = await run(five, shop, sql=sql)
+    assert set(first.pins) == {"some"}
+    _, model = await run(replace(five, pins=first.pins), shop, sql=sql)
+    assert model.asked == []
+    _, model = await run(replace(six, pins=first.pins), shop, sql=sql)
+    assert model.asked == ["The first 6?"]
+
+
+async def test_a_day_that_the_question_computes_is_not_kept(shop: Path) -> None:
+    item = {"title": "Since", "question": "How many orders were there on {{ days_ago(3) }}?"}
+    ran, _ = await run(night(item), shop)
+    assert ran.pins == {}
+    assert "computes a day with days_ago" in ran.outcomes[0].notes[0]
+
+
 # -- runs of the same night ---------------------------------------------------------------------
 
 
@@ -261,6 +295,32 @@ async def test_an_item_that_was_changed_meanwhile_is_run_again(
     kept = {one.key: one for one in first.outcomes}
     _, model = await run(night({**QUESTION, **changed}, kept=kept), shop)
     assert len(model.asked) == 1
+
+
+async def test_a_second_run_without_the_database_keeps_what_the_first_has_answered(
+    shop: Path,
+) -> None:
+    doubtful = {"title": "Strange", "sql": "SELECT 1 AS n", "expect": {"rows": 7}}
+    first, _ = await run(night(QUESTION, doubtful), shop)
+    assert [one.state for one in first.outcomes] == ["answered", "doubtful"]
+    kept = {one.key: one for one in first.outcomes}
+    new = {"title": "New", "sql": "SELECT 2 AS n"}
+    ran = all_failed(night(QUESTION, doubtful, new, kept=kept), "no such file")
+    assert ran.outcomes[:2] == first.outcomes
+    assert (ran.outcomes[2].state, ran.outcomes[2].reason) == ("failed", "no such file")
+    changed = {**QUESTION, "question": "How many at all on {{ yesterday }}?"}
+    assert all_failed(night(changed, kept=kept), "no such file").outcomes[0].state == "failed"
+
+
+async def test_rows_that_are_not_as_expected_outlive_a_second_run_that_finds_none(
+    shop: Path,
+) -> None:
+    item = {**QUESTION, "expect": {"rows": 7}}
+    first, _ = await run(night(item), shop)
+    kept = {one.key: one for one in first.outcomes}
+    second, model = await run(night(item, kept=kept), shop, error="no instance is alive")
+    assert len(model.asked) == 1
+    assert second.outcomes == first.outcomes
 
 
 async def test_the_change_since_the_night_before_is_told(shop: Path) -> None:
