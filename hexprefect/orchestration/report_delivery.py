@@ -19,9 +19,10 @@ from prefect.blocks.core import Block
 
 from hexprefect.errors import CallerMistake
 from hexprefect.orchestration.report import Finished
+from hexprefect.reports.archive import NightIsRunning
 from hexprefect.reports.file import Recipient, Report, slug
 from hexprefect.reports.html import png_url
-from hexprefect.reports.markdown import message_text
+from hexprefect.reports.markdown import message_line, message_text
 from hexprefect.reports.outcome import summary_rows
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,9 @@ EMAIL_BLOCK = "email-server-credentials"
 SEND_TIMEOUT_S = 60.0
 
 
+SEND_LOCK = ".sending"
+
+
 async def deliver(report: Report, finished: Finished) -> tuple[str, ...]:
     """Send the report to each recipient who has not got this very document yet.
 
@@ -39,6 +43,14 @@ async def deliver(report: Report, finished: Finished) -> tuple[str, ...]:
         What went wrong, a sentence for each recipient that could not be reached. A recipient is
         noted as served after the sending: one that a process died on may get it twice, never not.
     """
+    try:
+        with finished.folder.locked(SEND_LOCK):
+            return await _deliver(report, finished)
+    except NightIsRunning:
+        return ("Another run of this night is sending it just now.",)
+
+
+async def _deliver(report: Report, finished: Finished) -> tuple[str, ...]:
     served = finished.folder.delivered()
     problems = []
     for recipient in report.recipients:
@@ -93,7 +105,7 @@ async def create_report_artifacts(finished: Finished) -> None:
 async def _send(recipient: Recipient, finished: Finished) -> None:
     block = await _load(recipient.block)
     outcome = finished.outcome
-    subject = " ".join(f"{outcome.title}, {outcome.date}".split())
+    subject = message_line(f"{outcome.title}, {outcome.date}")
     if outcome.state != "complete":
         subject += f" ({outcome.state})"
     text = message_text(outcome, where=str(finished.written.document))
