@@ -15,7 +15,13 @@ from hexprefect.errors import CallerMistake
 from hexprefect.flows.text2sql import ask, tag_flow_run
 from hexprefect.orchestration.answer_record import AnswerRecord
 from hexprefect.orchestration.artifacts import ProgressArtifact
-from hexprefect.orchestration.ask_many import Answers, Line, ask_lines, read_questions
+from hexprefect.orchestration.ask_many import (
+    Answers,
+    Line,
+    ask_lines,
+    places_of_answers,
+    read_questions,
+)
 from hexprefect.text2sql import Progress
 
 MOST_SHOWN = 200
@@ -62,11 +68,10 @@ async def ask_many(
         lines = await asyncio.to_thread(
             read_questions, file, database=database, tenant=tenant, slo_s=slo_s
         )
+        kept_in, table = places_of_answers(file, answers)
+        known = await asyncio.to_thread(Answers, kept_in)
     except CallerMistake as mistake:
         return Failed(message=str(mistake))
-    kept_in = Path(answers or f"{file}.answers.jsonl")
-    table = kept_in.with_suffix(".csv")
-    known = await asyncio.to_thread(Answers, kept_in)
     await tag_flow_run(f"tenant:{tenant}", "batch")
     progress = ProgressArtifact()
 

@@ -130,7 +130,8 @@ class Asking:
             try:
                 reason = await self._wait(client, run.id, slo_s + GRACE_S)
             except asyncio.CancelledError:
-                await asyncio.shield(client.set_flow_run_state(run.id, Cancelling(), force=True))
+                # Not by force, which would take a run that has just ended out of its end.
+                await asyncio.shield(client.set_flow_run_state(run.id, Cancelling()))
                 raise
         status = await self._status_or_none(str(run.id))
         if status is None:

@@ -98,9 +98,13 @@ async def embedded_stack(
         model: of the two local instances.
         tell: is told what is being done.
         worker_type: `hexgen` for the warm worker, `process` for a process for each flow run.
+
+    Raises:
+        CallerMistake: there are no flows here, or a stack runs in these folders already.
     """
     repository = find_repository()
     async with AsyncExitStack() as stack:
+        stack.enter_context(folders.of_one_stack())
         tell("Creating the store, starting the Prefect server and two local instances")
         await asyncio.to_thread(upgrade, folders.store_url)
         api_url, instances = await asyncio.gather(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import uuid
 from typing import Any
@@ -15,7 +16,9 @@ from prefect.artifacts import (
 )
 
 from hexprefect.reports.markdown import fenced, markdown_table, markdown_text
+from hexprefect.reports.numbers import plain_cell
 from hexprefect.reports.sql_layout import format_sql
+from hexprefect.store.words import storable
 from hexprefect.text2sql import Progress
 
 logger = logging.getLogger(__name__)
@@ -30,6 +33,12 @@ MOST_DECISIONS = 40
 
 MOST_ROWS = 200
 """Rows in the table artifact: the UI renders all of them at once."""
+
+LONGEST_CELL = 1_000
+"""Characters of a cell in the table artifact; the result has them all."""
+
+_LARGEST_EXACT = 2**53
+"""Beyond it JavaScript, and so the UI, rounds an integer."""
 
 UPDATE_EVERY = 0.1
 """Smallest step of the progress bar that is worth a call to Prefect's API."""
@@ -88,7 +97,8 @@ async def create_answer_artifacts(record: Record) -> None:
     """
     creating: list[Any] = [
         acreate_markdown_artifact(
-            answer_markdown(record), description=record["question"][:MOST_CHARACTERS]
+            storable(answer_markdown(record)),
+            description=storable(record["question"][:MOST_CHARACTERS]),
         ),
         acreate_table_artifact(timeline_rows(record), description="Where its LLM calls ran."),
     ]
@@ -152,12 +162,27 @@ def _score_words(score: Record) -> str:
 def answer_rows(record: Record) -> list[Record]:
     """The rows as the table artifact wants them; equal column names are numbered."""
     names: list[str] = []
-    for name in record["columns"]:
+    for name in map(storable, record["columns"]):
         shown, number = name, 2
         while shown in names:
             shown, number = f"{name} ({number})", number + 1
         names.append(shown)
-    return [dict(zip(names, row, strict=True)) for row in record["rows"][:MOST_ROWS]]
+    return [
+        dict(zip(names, map(table_cell, row), strict=True)) for row in record["rows"][:MOST_ROWS]
+    ]
+
+
+def table_cell(cell: Any) -> Any:
+    """A cell as Prefect can keep it and its UI shows it: exact, and not without an end."""
+    cell = plain_cell(cell)
+    if isinstance(cell, int) and abs(cell) > _LARGEST_EXACT:
+        return str(cell)
+    if isinstance(cell, list | dict):
+        cell = json.dumps(cell, ensure_ascii=False)
+    if not isinstance(cell, str):
+        return cell
+    text = storable(cell)
+    return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…"
 
 
 def timeline_rows(record: Record) -> list[Record]:

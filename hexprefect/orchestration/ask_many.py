@@ -15,6 +15,7 @@ from typing import Any
 
 from hexprefect.errors import CallerMistake, HexprefectError
 from hexprefect.orchestration.answer_record import AnswerRecord, ErrorKind, empty_record, failed
+from hexprefect.reports.results import harmless
 from hexprefect.store.queries import check_slo
 
 COLUMNS = ("question", "database", "tenant", "slo_s", "evidence")
@@ -104,6 +105,9 @@ class Answers:
 
     Args:
         file: made with the first answer; a last line that was cut off is as none.
+
+    Raises:
+        CallerMistake: there is something else at that place.
     """
 
     def __init__(self, file: str | Path) -> None:
@@ -131,7 +135,11 @@ class Answers:
             out.write((b"\n" if torn else b"") + json.dumps(entry, default=str).encode() + b"\n")
 
     def write_table(self, lines: Sequence[Line], file: str | Path) -> None:
-        """Write a CSV of all questions in their order, with what became of each."""
+        """Write a CSV of all questions in their order, with what became of each.
+
+        A text that a spreadsheet would run as a formula gets a `'` before it; the file of the
+        answers is exact.
+        """
         written = io.StringIO()
         writer = csv.writer(written)
         writer.writerow(
@@ -143,17 +151,40 @@ class Answers:
             writer.writerow(
                 [
                     line.number,
-                    line.question,
+                    harmless(line.question),
                     record["state"],
                     json.dumps(rows, ensure_ascii=False) if rows is not None else "",
-                    record.get("sql") or "",
-                    record.get("error") or "",
+                    harmless(record.get("sql") or ""),
+                    harmless(record.get("error") or ""),
                     record.get("elapsed_s", ""),
                     record.get("met_slo", ""),
                     record.get("query_id") or "",
                 ]
             )
         Path(file).write_bytes(written.getvalue().encode("utf-8", "replace"))
+
+
+def places_of_answers(file: str | Path, answers: str | Path | None = None) -> tuple[Path, Path]:
+    """Where the answers of a file of questions are kept, and their table: never in that file.
+
+    Args:
+        file: of the questions.
+        answers: where its answers are to be kept; `FILE.answers.jsonl` by default.
+
+    Raises:
+        CallerMistake: the answers would be appended to the questions.
+    """
+    kept_in = Path(answers or f"{file}.answers.jsonl")
+    taken = {Path(file).resolve(), kept_in.resolve()}
+    if len(taken) < 2:
+        raise CallerMistake(
+            f"The answers would be written into the questions, {file}.",
+            remedy="Name another file for them, or none.",
+        )
+    table = kept_in.with_suffix(".csv")
+    while table.resolve() in taken:
+        table = table.with_name(f"{kept_in.name}.{table.name}")
+    return kept_in, table
 
 
 async def ask_lines(
@@ -264,6 +295,11 @@ def _json_lines(file: Path) -> list[dict[str, Any]]:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise CallerMistake(
+            f"The answers in {file} cannot be read: {why}.", remedy="Name another file for them."
+        ) from error
     found = []
     for line in text.split("\n"):
         try:

@@ -115,7 +115,7 @@ def query_ended(record: AnswerRecord) -> None:
 
 
 def report_ended(outcome: ReportOutcome, document: str) -> None:
-    """A report is ready."""
+    """A report is ready; told again of a run of the night that brought nothing new, it is known."""
     emit(
         REPORT_STATES[outcome.state],
         subject=f"report.{outcome.name}",
@@ -127,6 +127,7 @@ def report_ended(outcome: ReportOutcome, document: str) -> None:
             "in_time": outcome.in_time,
             "document": document,
         },
+        occurred_at=outcome.ended_at,
     )
 
 

@@ -159,11 +159,12 @@ def _outcome(
         items=ran.outcomes,
     )
     if earlier is not None and digest_of(earlier) == digest_of(outcome):
-        # Nothing is new: the report stays the one that was ready then.
+        # Nothing is new: the report stays the one that was ready then, its seconds included.
         return replace(
             outcome,
             due_at=earlier.due_at,
             started_at=earlier.started_at,
             ended_at=earlier.ended_at,
+            items=earlier.items,
         )
     return outcome

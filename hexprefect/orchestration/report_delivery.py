@@ -18,11 +18,14 @@ from prefect.blocks.abstract import NotificationBlock
 from prefect.blocks.core import Block
 
 from hexprefect.errors import CallerMistake
+from hexprefect.orchestration.artifacts import table_cell
 from hexprefect.orchestration.report import Finished
+from hexprefect.reports.archive import NightIsRunning
 from hexprefect.reports.file import Recipient, Report, slug
 from hexprefect.reports.html import png_url
-from hexprefect.reports.markdown import message_text
+from hexprefect.reports.markdown import message_line, message_text
 from hexprefect.reports.outcome import summary_rows
+from hexprefect.store.words import storable
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,9 @@ EMAIL_BLOCK = "email-server-credentials"
 SEND_TIMEOUT_S = 60.0
 
 
+SEND_LOCK = ".sending"
+
+
 async def deliver(report: Report, finished: Finished) -> tuple[str, ...]:
     """Send the report to each recipient who has not got this very document yet.
 
@@ -39,6 +45,14 @@ async def deliver(report: Report, finished: Finished) -> tuple[str, ...]:
         What went wrong, a sentence for each recipient that could not be reached. A recipient is
         noted as served after the sending: one that a process died on may get it twice, never not.
     """
+    try:
+        with finished.folder.locked(SEND_LOCK):
+            return await _deliver(report, finished)
+    except NightIsRunning:
+        return ("Another run of this night is sending it just now.",)
+
+
+async def _deliver(report: Report, finished: Finished) -> tuple[str, ...]:
     served = finished.folder.delivered()
     problems = []
     for recipient in report.recipients:
@@ -65,12 +79,13 @@ async def create_report_artifacts(finished: Finished) -> None:
     An artifact that Prefect does not take is logged: the report itself is in its folder.
     """
     outcome, key = finished.outcome, f"report-{slug(finished.outcome.name)}"
-    about = f"{outcome.title}, {outcome.date}"
+    about = storable(f"{outcome.title}, {outcome.date}")
+    items = [
+        {name: table_cell(value) for name, value in row.items()} for row in summary_rows(outcome)
+    ]
     creating: list[Awaitable[Any]] = [
-        acreate_markdown_artifact(finished.written.markdown, key=key, description=about),
-        acreate_table_artifact(
-            summary_rows(outcome), key=f"{key}-items", description=f"{about}: its items."
-        ),
+        acreate_markdown_artifact(storable(finished.written.markdown), key=key, description=about),
+        acreate_table_artifact(items, key=f"{key}-items", description=f"{about}: its items."),
         acreate_link_artifact(
             finished.written.document.as_uri(),
             key=f"{key}-document",
@@ -81,7 +96,7 @@ async def create_report_artifacts(finished: Finished) -> None:
     titles = {item.key: item.title for item in outcome.items}
     creating += [
         acreate_image_artifact(
-            png_url(picture), key=f"{key}-{item}", description=f"{about}: {titles[item]}"
+            png_url(picture), key=f"{key}-{item}", description=storable(f"{about}: {titles[item]}")
         )
         for item, picture in finished.written.pictures.items()
     ]
@@ -93,7 +108,7 @@ async def create_report_artifacts(finished: Finished) -> None:
 async def _send(recipient: Recipient, finished: Finished) -> None:
     block = await _load(recipient.block)
     outcome = finished.outcome
-    subject = " ".join(f"{outcome.title}, {outcome.date}".split())
+    subject = message_line(f"{outcome.title}, {outcome.date}")
     if outcome.state != "complete":
         subject += f" ({outcome.state})"
     text = message_text(outcome, where=str(finished.written.document))

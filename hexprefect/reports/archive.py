@@ -85,16 +85,19 @@ class NightFolder:
         return self.folder / DOCUMENT
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, lock: str = ".lock") -> Iterator[None]:
         """For the time of one run; the lock ends with the process that holds it.
+
+        Args:
+            lock: the lock's file: one for running the night, another for sending what it brought.
 
         Raises:
             NightIsRunning: another run holds it.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / ".lock").open("w") as lock:
+        with (self.folder / lock).open("w") as held:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise NightIsRunning(
                     f"The night {self.folder.name} of this report is being run already.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,11 @@ from hexprefect.reports.sql_layout import format_sql
 
 MOST_ROWS = 30
 """Rows of one item in the document; its result file has them all."""
+
+_LONGEST_SAID = 300
+"""Characters of one value or reason in a message: Slack and others refuse long ones."""
+
+_CALLS_EVERYBODY = re.compile(r"@(?=everyone|here|channel|all)", re.IGNORECASE)
 
 
 def report_markdown(outcome: ReportOutcome) -> str:
@@ -32,23 +38,42 @@ def message_text(outcome: ReportOutcome, *, where: str) -> str:
     Args:
         where: the document's place: a path or a URL.
     """
-    lines = [f"{outcome.message}."]
+    lines = [f"{message_line(outcome.message)}."]
     for item in outcome.items:
+        title = message_line(item.title)
         if item.state == "failed":
-            lines.append(f"- {item.title}: failed. {item.reason}")
+            lines.append(f"- {title}: failed. {message_line(item.reason or '')}")
             continue
-        said = _value(item) or f"{len(item.rows)} rows"
+        value = _value(item)
+        said = message_line(value) if value else f"{len(item.rows)} rows"
         if item.change is not None:
-            said += f"; since {item.change.since}: {item.change.summary}"
-        said += "".join(f"; expected that {one.check}, but {one.detail}" for one in item.unmet)
-        lines.append(f"- {item.title}: {said}")
+            said += f"; since {item.change.since}: {message_line(item.change.summary)}"
+        said += "".join(
+            f"; expected that {message_line(one.check)}, but {message_line(one.detail)}"
+            for one in item.unmet
+        )
+        lines.append(f"- {title}: {said}")
     return "\n".join([*lines, "", f"The report: {where}"])
+
+
+def message_line(text: str) -> str:
+    """Text of people, models and databases inside a message: one short line that is no markup.
+
+    A value such as `<!channel>` would call a whole company, one such as `<https://…|here>` would be
+    a link: what a chat programme takes for markup is in angle brackets, so that there are none.
+    """
+    line = " ".join(text.split())
+    if len(line) > _LONGEST_SAID:
+        line = line[: _LONGEST_SAID - 1] + "…"
+    line = line.replace("<", "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}")
+    line = line.replace(">", "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}")
+    return _CALLS_EVERYBODY.sub("@\N{ZERO WIDTH SPACE}", line)
 
 
 def markdown_text(text: str) -> str:
     """Text of people, models and databases inside markdown: never markup."""
     escaped = text.replace("\\", "\\\\")
-    for character in "`*_[]<>#|!":
+    for character in "`*_[]<>#|!&~":
         escaped = escaped.replace(character, f"\\{character}")
     return " ".join(escaped.split())
 

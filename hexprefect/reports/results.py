@@ -25,7 +25,7 @@ def csv_bytes(outcome: ItemOutcome) -> bytes:
     """
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\r\n")
-    writer.writerow([_harmless(column) for column in outcome.columns])
+    writer.writerow([harmless(column) for column in outcome.columns])
     for row in outcome.rows:
         cells = zip(row, outcome.types, strict=True)
         writer.writerow([_csv_cell(cell, kind) for cell, kind in cells])
@@ -153,11 +153,15 @@ def _csv_cell(cell: Any, kind: str) -> Any:
     if cell is None:
         return ""
     if isinstance(cell, str):
-        return _harmless(cell)
+        return harmless(cell)
     return cell if isinstance(cell, int | float) else _text(cell, kind)
 
 
-def _harmless(text: str) -> str:
+def harmless(text: str) -> str:
+    """A text in a CSV file that no spreadsheet runs as a formula: such a one gets a `'` before it.
+
+    Numbers stay numbers, also those with a sign.
+    """
     if not text.startswith(_FORMULA):
         return text
     try:

@@ -10,6 +10,7 @@ import pytest
 from hexprefect.orchestration import artifacts
 from hexprefect.orchestration.answer_record import empty_record, failed
 from hexprefect.orchestration.artifacts import (
+    LONGEST_CELL,
     ProgressArtifact,
     answer_markdown,
     answer_rows,
@@ -107,6 +108,16 @@ def test_the_timeline_holds_budget_against_actual() -> None:
 
 def test_columns_of_one_name_are_kept_apart() -> None:
     assert answer_rows(answered()) == [{"n": 1, "n (2)": 2}]
+
+
+def test_rows_are_shown_exactly_and_can_be_kept() -> None:
+    """PostgreSQL keeps no NUL, UTF-8 no half of a character, and a browser no long integer."""
+    wrapped = {"type": "decimal", "value": "1.10"}
+    row = [2**53, 2**53 + 1, "a\0b\ud83d", wrapped, {"k": [1]}, None, True, 1.5, "x" * 5000]
+    [shown] = answer_rows({"columns": [f"c{i}" for i in range(len(row))], "rows": [row]})
+    *cells, long = shown.values()
+    assert cells == [2**53, str(2**53 + 1), "a�b?", "1.10", '{"k": [1]}', None, True, 1.5]
+    assert len(long) == LONGEST_CELL
 
 
 async def test_a_ui_that_is_away_costs_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from hexprefect.errors import CallerMistake
 from hexprefect.orchestration.answer_record import AnswerRecord, empty_record
-from hexprefect.orchestration.ask_many import Answers, Line, ask_lines, read_questions
+from hexprefect.orchestration.ask_many import (
+    Answers,
+    Line,
+    ask_lines,
+    places_of_answers,
+    read_questions,
+)
 
 
 @pytest.fixture
@@ -198,3 +204,35 @@ def test_any_questions_survive_the_file(tmp_path_factory, rows: list[tuple[str, 
     assert [(line.question, line.evidence) for line in read] == [
         (question.strip(), evidence.strip()) for question, evidence in rows
     ]
+
+
+def test_answers_never_go_into_the_questions(tmp_path: Path) -> None:
+    file = tmp_path / "questions.csv"
+    kept_in, table = places_of_answers(file)
+    assert (kept_in.name, table.name) == (
+        "questions.csv.answers.jsonl",
+        "questions.csv.answers.csv",
+    )
+    for name in ("questions.jsonl", "answers.csv", "answers", "sub/../questions.jsonl"):
+        kept_in, table = places_of_answers(file, tmp_path / name)
+        assert kept_in == tmp_path / name
+        assert len({place.resolve() for place in (file, kept_in, table)}) == 3
+        assert table.suffix == ".csv"
+    with pytest.raises(CallerMistake, match="into the questions"):
+        places_of_answers(file, tmp_path / "other" / ".." / "questions.csv")
+
+
+def test_a_folder_is_no_file_of_answers(tmp_path: Path) -> None:
+    with pytest.raises(CallerMistake, match="cannot be read"):
+        Answers(tmp_path)
+
+
+def test_a_spreadsheet_runs_nothing_of_the_table(tmp_path: Path) -> None:
+    line = Line(2, "=cmd|'/C calc'!A0", "demo", "default", None, "")
+    answers = Answers(tmp_path / "answers.jsonl")
+    answers.keep(line, {"state": "failed", "rows": [["\ud83d"]], "error": "@x", "sql": "-y"})
+    answers.write_table([line], tmp_path / "table.csv")
+    with (tmp_path / "table.csv").open(encoding="utf-8", newline="") as table:
+        [row] = csv.DictReader(table)
+    assert (row["question"], row["error"], row["sql"]) == ("'=cmd|'/C calc'!A0", "'@x", "'-y")
+    assert row["rows"] == '[["?"]]'

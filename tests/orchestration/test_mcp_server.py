@@ -10,13 +10,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import PrefectClient
+from prefect.states import Completed
 
 from hexprefect.blocks import Text2SQLDatabase
 from hexprefect.flows.text2sql import ask
-from hexprefect.mcp_server import MOST_ROWS, status_of
+from hexprefect.mcp_server import MOST_ROWS, Asking, status_of
 from hexprefect.store import Store, upgrade
 from hexprefect.store import queries as move_query
 from hexprefect.store.values import NewQuery
@@ -126,6 +128,33 @@ async def test_a_query_of_another_tenant_is_not_told(
     async with session(prefect_server, store_url, "--tenant", "another") as client:
         assert "no query" in await call(client, "query_status", id="theirs")
         assert "no query" in await call(client, "query_status", id="nowhere")
+
+
+@pytest.mark.parametrize(("ended", "shown"), [(True, "Completed"), (False, "Cancelled")])
+async def test_a_caller_that_goes_away_cancels_what_has_not_ended(
+    store_url: str,
+    deployed: None,
+    prefect_client: PrefectClient,
+    monkeypatch: pytest.MonkeyPatch,
+    ended: bool,
+    shown: str,
+) -> None:
+    runs: list[UUID] = []
+
+    async def go_away(self: Asking, client: PrefectClient, run_id: UUID, seconds: float) -> None:
+        runs.append(run_id)
+        if ended:
+            await client.set_flow_run_state(run_id, Completed(), force=True)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(Asking, "_wait", go_away)
+    store = Store(store_url)
+    with pytest.raises(asyncio.CancelledError):
+        await Asking(store=store).ask("How many?", "demo", 60.0)
+    store.close()
+    state = (await prefect_client.read_flow_run(runs[0])).state
+    assert state is not None
+    assert state.name == shown
 
 
 def enter_query(store_url: str, name: str, question: str) -> None:

@@ -22,6 +22,7 @@ from hexprefect.instances.profiles import default_profile
 from hexprefect.orchestration.databases import demo_database_url
 from hexprefect.orchestration.prefect_internals import FlowRunContext
 from hexprefect.orchestration.report import Wanted
+from hexprefect.orchestration.report_delivery import SEND_LOCK
 from hexprefect.reports.archive import Archive
 from hexprefect.store import InstanceSpec, tables
 from hexprefect.store.fleet import enter_instance
@@ -213,6 +214,39 @@ async def test_a_recipient_that_is_not_reached_gets_it_from_the_next_run(
     webhook.status = 200
     assert (await run(report)).name == "Completed"
     assert len(webhook.received) == 1
+
+
+async def test_two_runs_do_not_send_one_night_at_once(
+    tmp_path: Path, instance: None, webhook: Webhook, state_folder: Path
+) -> None:
+    report = write(tmp_path, REPORT + "recipients: [{block: custom-webhook/team}]\n")
+    with Archive.of(state_folder / "reports", "shop").night(NIGHT).locked(SEND_LOCK):
+        state = await run(report)
+    assert state.name == "Partial"
+    assert "Another run of this night is sending it" in str(state.message)
+    assert webhook.received == []
+    assert (await run(report)).name == "Completed"
+    assert len(webhook.received) == 1
+
+
+async def test_a_night_that_brought_nothing_new_is_no_news(
+    tmp_path: Path, instance: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with an item that is not as expected and is therefore run again."""
+    told: list[dict[str, Any]] = []
+
+    def keep(event: str, *more: Any, **options: Any) -> None:
+        if event.startswith("hexprefect.report."):
+            told.append({"event": event, **options})
+
+    monkeypatch.setattr("hexprefect.orchestration.events.emit_event", keep)
+    report = write(tmp_path, REPORT.replace("rows: 1", "rows: 7"))
+    first = await (await run(report)).aresult()
+    before = text_of(first["document"])
+    await run(report)
+    assert text_of(first["document"]) == before
+    assert [one["event"] for one in told] == ["hexprefect.report.partial"] * 2
+    assert told[0]["id"] == told[1]["id"], "Prefect takes an event of one id once"
 
 
 async def test_a_recipient_that_does_not_exist_is_named(tmp_path: Path, instance: None) -> None:

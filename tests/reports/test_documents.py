@@ -115,6 +115,32 @@ def test_markdown_values_are_escaped_and_sql_stays_in_its_fence() -> None:
     assert "````sql\n" in markdown
 
 
+def test_markdown_shows_entities_and_tildes_as_they_are() -> None:
+    markdown = report_markdown(report(item("v", ("&lt;b&gt; ~~gone~~",))))
+    assert r"\&lt;b\&gt; \~\~gone\~\~" in markdown
+
+
+@pytest.mark.parametrize(
+    "value", ["<!channel>", "!here>", "<@U6TTX1F9R>", "<https://evil.example|the report>"]
+)
+def test_no_value_calls_or_links_anybody_in_a_chat(value: str) -> None:
+    failed = item("v", state="failed", reason=value, rows=())
+    unmet = item("v", (value,), title=value, findings=(Finding(value, False, value),),
+                 change=Change("2026-11-30", value))  # fmt: skip
+    text = message_text(report(failed, unmet, title=value), where="here")
+    assert not set("<>") & set(text)
+    assert "@everyone" not in message_text(report(item("v", ("@everyone",))), where="here")
+
+
+def test_a_value_is_one_short_line_of_a_message() -> None:
+    """Another line would look like another item, and a chat refuses a message without an end."""
+    text = message_text(report(item("v", ("1\n- Revenue: 7\n" + "x" * 100_000,))), where="here")
+    assert len(text) < 1000
+    assert [line[:14] for line in text.splitlines()] == [
+        "The item was a", "- Item: 1 - Re", "", "The report: he",
+    ]  # fmt: skip
+
+
 def test_a_message_names_the_values_the_changes_and_the_place() -> None:
     text = message_text(a_partial_report(), where="/reports/x.html")
     assert "- Broken: failed. no such table" in text
