@@ -98,7 +98,7 @@ def _rejection(
 def _error_details(body: bytes) -> Mapping[str, Any]:
     try:
         answer = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(answer, dict):
         return {}

@@ -21,10 +21,12 @@ from hexprefect.instances.errors import (
     InstanceError,
     InstanceTimeout,
     InstanceUnavailable,
+    PromptRejected,
 )
 from hexprefect.instances.load import InstanceLoad, read_load
 from hexprefect.instances.transport import FRESH_CONNECTION, PoolPerServer
 from hexprefect.instances.wire import (
+    ODD,
     StreamedAnswer,
     UnreadableAnswer,
     read_completion,
@@ -207,11 +209,17 @@ class InstanceClient:
         """What the server itself says it is doing, from its `/metrics`, whoever asked for it.
 
         Raises:
-            InstanceError: as `complete`; `PromptRejected` where the server has no metrics.
+            InstanceError: as `complete`; `PromptRejected` where the server has no metrics that can
+                be read.
         """
         async with self._answer(endpoint, "GET", "/metrics", timeout_s) as answer:
             content = await answer.aread()
-        return read_load(content.decode("utf-8", errors="replace"))
+        try:
+            return read_load(content.decode("utf-8", errors="replace"))
+        except ValueError as odd:
+            raise PromptRejected(
+                "answers its /metrics with something else than metrics.", instance=endpoint.name
+            ) from odd
 
     @asynccontextmanager
     async def _answer(
@@ -293,7 +301,7 @@ class _OpeningSeen:
 def _read(endpoint: Endpoint, content: bytes, reader: Callable[[Any], _T]) -> _T:
     try:
         return reader(json.loads(content))
-    except (ValueError, KeyError, TypeError) as odd:
+    except ODD as odd:
         raise _not_a_completion(endpoint, str(odd)) from odd
 
 

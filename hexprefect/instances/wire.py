@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from hexprefect.completion import Completion, Prompt
 from hexprefect.instances.endpoint import Endpoint
+
+ODD: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+"""What reading an answer may raise that is JSON of another shape, or none: a proxy may say
+anything, and a deep enough nesting of brackets ends the parser itself."""
+
+_MOST_TOKENS = 2**31 - 1
+"""What a column of the store holds; no request is as long."""
 
 
 class UnreadableAnswer(ValueError):
@@ -49,8 +56,10 @@ def read_completion(endpoint: Endpoint, answer: Any, *, ran_s: float) -> Complet
     try:
         choice = answer["choices"][0]
         text = choice["message"].get("content") or ""
-    except (KeyError, IndexError, TypeError, AttributeError) as odd:
+    except ODD as odd:
         raise UnreadableAnswer(f"no choices[0].message in {_shape(answer)}") from odd
+    if not isinstance(text, str):
+        raise UnreadableAnswer(f"the content of its message is {_shape(text)}")
     return _completion(
         endpoint, text=text, finish_reason=choice.get("finish_reason"), tail=answer, ran_s=ran_s
     )
@@ -72,6 +81,9 @@ class StreamedAnswer:
 
         An error event is kept in `error`: servers send `[DONE]` after it, so that the end of the
         stream alone does not tell a death from a finish.
+
+        Raises:
+            UnreadableAnswer: it is no event of a chat completion.
         """
         if not isinstance(event, dict):
             raise UnreadableAnswer(f"a stream event is {_shape(event)}")
@@ -83,9 +95,12 @@ class StreamedAnswer:
             if event.get(key) is not None:
                 self.tail[key] = event[key]
         added = ""
-        for choice in event.get("choices") or ():
-            added += (choice.get("delta") or {}).get("content") or ""
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        try:
+            for choice in event.get("choices") or ():
+                added += (choice.get("delta") or {}).get("content") or ""
+                self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        except ODD as odd:
+            raise UnreadableAnswer(f"no choices[].delta in {_shape(event)}") from odd
         if added:
             self.text.append(added)
             if self.first_token_s is None:
@@ -132,7 +147,7 @@ def read_event(data: str) -> Any:
     """
     try:
         return json.loads(data)
-    except ValueError as odd:
+    except ODD as odd:
         raise UnreadableAnswer("a stream event is not JSON") from odd
 
 
@@ -140,26 +155,39 @@ def _completion(
     endpoint: Endpoint,
     *,
     text: str,
-    finish_reason: str | None,
+    finish_reason: object,
     tail: Mapping[str, Any],
     ran_s: float,
     extra: Mapping[str, Any] | None = None,
 ) -> Completion:
-    usage = tail.get("usage") or {}
-    details = usage.get("prompt_tokens_details") or {}
-    timings = tail.get("timings") or {}
-    kept = {key: tail[key] for key in ("timings", "metrics") if tail.get(key)}
+    usage = _object(tail.get("usage"))
+    details = _object(usage.get("prompt_tokens_details"))
+    timings = _object(tail.get("timings"))
+    kept = {key: tail[key] for key in ("timings", "metrics") if _object(tail.get(key))}
+    input_tokens = _count(usage.get("prompt_tokens"))
+    cached_tokens = _count(details.get("cached_tokens")) or _count(timings.get("cache_n"))
     return Completion(
         text=text,
-        input_tokens=int(usage.get("prompt_tokens") or 0),
-        output_tokens=int(usage.get("completion_tokens") or 0),
-        cached_tokens=int(details.get("cached_tokens") or timings.get("cache_n") or 0),
-        finish_reason=finish_reason or "stop",
+        input_tokens=input_tokens,
+        output_tokens=_count(usage.get("completion_tokens")),
+        cached_tokens=min(cached_tokens, input_tokens),
+        finish_reason=finish_reason if finish_reason and isinstance(finish_reason, str) else "stop",
         ran_s=ran_s,
         instance=endpoint.name,
         request_id=str(tail.get("id") or ""),
         extra={**kept, **(extra or {})},
     )
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    """A part of an answer that may be missing, or be anything: only an object is believed."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _count(value: Any) -> int:
+    """A number of tokens; 0 where the server tells none, or one that cannot be."""
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return int(value) if whole and 0 <= value <= _MOST_TOKENS else 0
 
 
 def _shape(value: Any) -> str:

@@ -148,6 +148,57 @@ async def test_a_proxys_page_is_not_taken_for_an_answer(serve, client, prompt):
             await client.complete(server.endpoint(), prompt, timeout_s=5)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"usage": [1]},
+        {"usage": "40 tokens"},
+        {"usage": {"prompt_tokens": "40", "completion_tokens": None}},
+        {"usage": {"prompt_tokens": float("inf"), "completion_tokens": float("nan")}},
+        {"usage": {"prompt_tokens": -5, "completion_tokens": 10**30}},
+        {"usage": {"prompt_tokens": 0, "prompt_tokens_details": [1]}},
+        {"usage": None, "timings": "fast", "metrics": 5},
+    ],
+)
+async def test_counts_that_cannot_be_are_not_believed(serve, client, prompt, chat_answer, changes):
+    async with serve(lambda exchange: exchange.answer({**chat_answer, **changes})) as server:
+        completion = await client.complete(server.endpoint(), prompt, timeout_s=5)
+    assert completion.text == "SELECT 6"
+    told = (completion.input_tokens, completion.output_tokens, completion.cached_tokens)
+    assert told == (0, 0, 0)
+    assert not completion.extra
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"choices": [{"message": {"content": [{"type": "text", "text": "SELECT 6"}]}}]},
+        {"choices": [{"message": {"content": 6}}]},
+        {"choices": [{"message": "SELECT 6"}]},
+        {"choices": [None]},
+        b"[" * 200_000,
+        b"",
+    ],
+)
+async def test_json_of_another_shape_is_the_instances_failure(serve, client, prompt, body):
+    async with serve(lambda exchange: exchange.answer(body)) as server:
+        with pytest.raises(InstanceUnavailable, match="something else"):
+            await client.complete(server.endpoint(), prompt, timeout_s=5)
+
+
+async def test_an_errors_body_may_be_anything(serve, client, prompt):
+    async with serve(lambda exchange: exchange.answer(b"[" * 200_000, 500)) as server:
+        with pytest.raises(InstanceUnavailable):
+            await client.complete(server.endpoint(), prompt, timeout_s=5)
+
+
+@pytest.mark.parametrize("text", [b"<html>a page</html>", b"vllm:num_requests_running many"])
+async def test_what_is_no_metrics_is_an_instance_error_like_any(serve, client, text):
+    async with serve(lambda exchange: exchange.answer(text, kind="text/plain")) as server:
+        with pytest.raises(PromptRejected, match="metrics"):
+            await client.load(server.endpoint(), timeout_s=5)
+
+
 async def test_nothing_listening_is_refused_at_once(client, prompt, serve, chat_answer):
     async with serve(lambda exchange: exchange.answer(chat_answer)) as server:
         endpoint = server.endpoint()
@@ -340,6 +391,28 @@ async def test_an_error_event_is_a_failure_although_done_follows(serve, client, 
 
     async with serve(engine_dies) as server:
         with pytest.raises(InstanceUnavailable, match="EngineCore died"):
+            await client.stream(server.endpoint(), prompt, timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"choices": ["SELECT"]},
+        {"choices": [{"delta": "SELECT"}]},
+        {"choices": [{"delta": {"content": 6}}]},
+        {"choices": [{"delta": {"content": ["SELECT"]}}]},
+        {"choices": 6},
+        ["SELECT"],
+    ],
+)
+async def test_an_event_of_another_shape_is_the_instances_failure(serve, client, prompt, event):
+    async def behave(exchange: Any) -> None:
+        await exchange.begin_stream()
+        await exchange.event(event)
+        await exchange.end_stream()
+
+    async with serve(behave) as server:
+        with pytest.raises(InstanceUnavailable, match="something else"):
             await client.stream(server.endpoint(), prompt, timeout_s=5)
 
 
