@@ -31,7 +31,7 @@ _SHEDDING = ("cannot accept new requests", "backlog limit", "queue")
 def error_for(endpoint: Endpoint, status: int, body: bytes) -> InstanceError:
     """The error that an HTTP answer with a status outside 2xx stands for."""
     details = _error_details(body)
-    message = endpoint.redact(_message(details, body))
+    message = _message(endpoint, details, body)
     if status in (401, 403):
         return InstanceRefused(
             f"refused our API key ({status}: {message}).",
@@ -106,12 +106,13 @@ def _error_details(body: bytes) -> Mapping[str, Any]:
     return error if isinstance(error, dict) else {"message": error}
 
 
-def _message(details: Mapping[str, Any], body: bytes) -> str:
+def _message(endpoint: Endpoint, details: Mapping[str, Any], body: bytes) -> str:
     message = details.get("message") or details.get("detail")
     if message is None:
         # Not the protocol's shape (a proxy's page, say): its first words still help a person.
         message = body.decode("utf-8", errors="replace")
-    text = " ".join(str(message).split()).rstrip(".")
+    # Before it is cut: of a secret that the cut goes through, its beginning would stay.
+    text = " ".join(endpoint.redact(str(message)).split()).rstrip(".")
     return text[:_MESSAGE_LIMIT] or "no message"
 
 

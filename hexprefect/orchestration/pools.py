@@ -66,7 +66,9 @@ class InstanceVariables(BaseModel):
             return Endpoint(name="", url=url, model="").url
         except CallerMistake as mistake:
             # Said anew, because the endpoint's words name an instance that has no name yet.
-            raise ValueError("not an http or https address with a host") from mistake
+            raise ValueError(
+                "not an http or https address with a host, and without a query"
+            ) from mistake
 
 
 class LaunchVariables(BaseModel):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from hexprefect.completion import Message, Prompt
 from hexprefect.instances.client import ClientLimits, InstanceClient
 from hexprefect.instances.endpoint import Endpoint
 from hexprefect.instances.errors import (
@@ -138,6 +139,27 @@ async def test_a_key_that_the_server_echoes_does_not_reach_the_error(serve, clie
             await client.complete(endpoint, prompt, timeout_s=5)
     assert "sk-secret" not in str(caught.value)
     assert "sk-secret" not in repr(endpoint)
+
+
+@pytest.mark.parametrize("before", range(580, 600))
+async def test_no_part_of_an_echoed_key_is_left_where_the_message_is_cut(
+    serve, client, prompt, before
+):
+    body = {"error": {"message": "x" * before + " key sk-secret-1"}}
+    async with serve(lambda exchange: exchange.answer(body, 500)) as server:
+        endpoint = server.endpoint(api_key=SecretStr("sk-secret-1"))
+        with pytest.raises(InstanceUnavailable) as caught:
+            await client.complete(endpoint, prompt, timeout_s=5)
+    assert "sk" not in str(caught.value)
+
+
+async def test_half_a_character_in_a_prompt_does_not_end_the_request(serve, client, chat_answer):
+    """A surrogate without its other half: a database may hold one, and no UTF-8 can."""
+    prompt = Prompt(stage="ask", messages=(Message("user", "caf\u00e9 \ud800!"),))
+    async with serve(lambda exchange: exchange.answer(chat_answer)) as server:
+        await client.complete(server.endpoint(), prompt, timeout_s=5)
+    assert server.requests[0].body["messages"][0]["content"] == "caf\u00e9 ?!"
+    assert server.requests[0].headers["content-type"] == "application/json"
 
 
 async def test_a_proxys_page_is_not_taken_for_an_answer(serve, client, prompt):

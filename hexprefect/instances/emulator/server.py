@@ -80,7 +80,7 @@ class Emulator:
         self._max_model_len = min(max_model_len, self._kv_tokens)
         self._content = content or Filler()
         self._options = options or EngineOptions()
-        self._api_key = api_key
+        self._api_key = api_key and api_key.strip()
         self._fault = Fault.parse(fault) if isinstance(fault, str) else fault
         self._max_num_queued_reqs = max_num_queued_reqs
         self._seed = seed
