@@ -80,7 +80,8 @@ async def endpoints_at(
         wanted = model or (offered[0] if len(offered) == 1 else "")
         if wanted not in offered:
             raise CallerMistake(
-                f"The server {endpoint.shown_url} offers the models {', '.join(offered) or 'none'}.",
+                f"The server {endpoint.shown_url} offers the models "
+                f"{', '.join(offered) or 'none'}.",
                 remedy="Name one of them with --model-name.",
             )
         endpoints.append(replace(endpoint, model=wanted))
