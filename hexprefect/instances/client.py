@@ -36,6 +36,7 @@ from hexprefect.instances.wire import (
 )
 
 _COMPLETIONS = "/v1/chat/completions"
+_NO_SUCH_ROUTE = (404, 405, 501)
 _T = TypeVar("_T")
 
 
@@ -165,16 +166,22 @@ class InstanceClient:
         """Ask the server whether it is well. Never raises an `InstanceError`.
 
         A draining vLLM still says that it is; a plain OpenAI-compatible server has no health route
-        and is asked for its models instead.
+        and is asked for its models instead, as is any that turns out to have none.
         """
         started = time.perf_counter()
-        path = "/v1/models" if endpoint.speaks == "openai" else "/health"
-        try:
-            async with self._answer(endpoint, "GET", path, timeout_s) as answer:
-                await answer.aread()
-        except InstanceError as failure:
-            return HealthReport(False, failure.problem, _since(started), failure.kind)
-        return HealthReport(True, "ok", _since(started))
+        asked = ["/v1/models"] if endpoint.speaks == "openai" else ["/v1/models", "/health"]
+        while True:
+            path = asked.pop()
+            try:
+                async with self._answer(
+                    endpoint, "GET", path, timeout_s - _since(started)
+                ) as answer:
+                    await answer.aread()
+            except InstanceError as failure:
+                if failure.status in _NO_SUCH_ROUTE and asked:
+                    continue
+                return HealthReport(False, failure.problem, _since(started), failure.kind)
+            return HealthReport(True, "ok", _since(started))
 
     async def models(self, endpoint: Endpoint, *, timeout_s: float = 5.0) -> tuple[str, ...]:
         """The names of the models that the server offers.
@@ -241,7 +248,8 @@ class InstanceClient:
                 answer = await self._send(endpoint, method, path, timeout_s, body)
                 try:
                     if not 200 <= answer.status_code < 300:
-                        raise error_for(endpoint, answer.status_code, await answer.aread())
+                        content = await answer.aread()
+                        raise error_for(endpoint, answer.status_code, content, answer.headers)
                     yield answer
                 finally:
                     await answer.aclose()

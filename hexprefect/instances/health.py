@@ -160,7 +160,8 @@ class HealthMonitor:
         """
         record = self._record(instance)
         record.probed_at = now
-        if healthy:
+        if healthy or kind == "overloaded":
+            # Who has too much to do is there: "not now" is an answer like another.
             return self._healthy_probe(instance, record, now)
         record.healthy_probes = 0
         if record.state == "dead":

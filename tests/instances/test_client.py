@@ -10,6 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from hexprefect.completion import Message, Prompt
+from hexprefect.instances.answers import error_for
 from hexprefect.instances.client import ClientLimits, InstanceClient
 from hexprefect.instances.endpoint import Endpoint
 from hexprefect.instances.errors import (
@@ -129,6 +130,38 @@ async def test_each_status_becomes_the_error_that_says_what_to_do(
     assert caught.value.kind == kind
     assert "scripted" in str(caught.value)
     assert len(server.requests) == 1, "an answer is an answer: no retry"
+
+
+@pytest.mark.parametrize(
+    ("headers", "retry_after_s"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        (
+            {
+                "retry-after": "Wed, 02 Dec 2026 10:00:30 GMT",
+                "date": "Wed, 02 Dec 2026 10:00:00 GMT",
+            },
+            30.0,
+        ),
+        ({"retry-after": "Wed, 02 Dec 2020 10:00:30 GMT"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-3"}, None),
+    ],
+)
+@pytest.mark.parametrize("status", [429, 503])
+def test_who_says_when_to_come_back_sheds_load(status, headers, retry_after_s):
+    endpoint = Endpoint("a", "http://h:1", "m")
+    error = error_for(endpoint, status, b"busy", headers)
+    assert (error.kind, error.movable) == ("overloaded", True)
+    assert error.retry_after_s == retry_after_s
+    assert error_for(endpoint, 503, b"busy").kind == "unavailable"
+
+
+def test_a_redirection_says_where_to_and_no_password():
+    endpoint = Endpoint("a", "http://h:1", "m")
+    error = error_for(endpoint, 307, b"", {"location": "https://user:pass-1@h/v1"})
+    assert "https://user:***@h/v1 (307)" in str(error)
+    assert "engine may have died" not in str(error)
 
 
 async def test_a_key_that_the_server_echoes_does_not_reach_the_error(serve, client, prompt):
@@ -459,6 +492,21 @@ async def test_health_is_reported_and_never_raised(serve, client):
         assert server.requests[0].path == "/health"
     gone = await client.health(server.endpoint())
     assert (gone.healthy, gone.kind) == (False, "refused")
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_a_server_without_a_health_route_is_asked_for_its_models(serve, client, status):
+    models: list[int] = [200]
+
+    async def behave(exchange: Any) -> None:
+        here = exchange.request.path == "/v1/models"
+        await exchange.answer({"data": []}, models[0] if here else status)
+
+    async with serve(behave) as server:
+        assert (await client.health(server.endpoint())).healthy
+        models[0] = 404
+        report = await client.health(server.endpoint())
+    assert (report.healthy, report.kind) == (False, "rejected"), "it is no model server at all"
 
 
 @pytest.mark.parametrize(
