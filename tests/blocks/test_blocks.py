@@ -152,7 +152,7 @@ class TestModelInstance:
 
     async def test_an_unsaved_ones_password_is_not_its_name(self) -> None:
         unsaved = ModelInstance(url="http://user:pass-1@127.0.0.1:9", model="qwen")
-        with pytest.raises(CallerMistake, match="user:\\*\\*\\*@127.0.0.1:9") as mistake:
+        with pytest.raises(CallerMistake, match=r"user:\*\*\*@127.0.0.1:9") as mistake:
             await unsaved.atest_connection()
         assert "pass-1" not in str(mistake.value)
 
