@@ -73,9 +73,9 @@ class ModelInstance(Block):
         Args:
             name: the instance's name in errors and results; by default the block's.
         """
-        from hexprefect.instances.endpoint import Endpoint
+        from hexprefect.instances.endpoint import Endpoint, shown_url
 
-        shown = name or self._block_document_name or self.url
+        shown = name or self._block_document_name or shown_url(self.url)
         return Endpoint(shown, self.url, self.model, self.api_key, self.speaks)
 
     def test_connection(self) -> tuple[str, ...]:
@@ -91,9 +91,9 @@ class ModelInstance(Block):
 
         endpoint = self.get_endpoint()
         try:
-            answer = httpx.get(
-                endpoint.route("/v1/models"), headers=endpoint.headers(), timeout=_CHECK_LIMIT_S
-            )
+            # As requests reach it: the environment's proxies and .netrc are not for model servers.
+            with httpx.Client(timeout=_CHECK_LIMIT_S, trust_env=False) as client:
+                answer = client.get(endpoint.route("/v1/models"), headers=endpoint.headers())
         except httpx.HTTPError as error:
             raise _no_answer(endpoint, error) from error
         return self._served(endpoint, answer)
@@ -104,7 +104,7 @@ class ModelInstance(Block):
 
         endpoint = self.get_endpoint()
         try:
-            async with httpx.AsyncClient(timeout=_CHECK_LIMIT_S) as client:
+            async with httpx.AsyncClient(timeout=_CHECK_LIMIT_S, trust_env=False) as client:
                 answer = await client.get(endpoint.route("/v1/models"), headers=endpoint.headers())
         except httpx.HTTPError as error:
             raise _no_answer(endpoint, error) from error

@@ -16,19 +16,23 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import TYPE_CHECKING, Any
 
 from hexprefect.commands.store import existing, url_of
-from hexprefect.errors import CallerMistake
+from hexprefect.errors import CallerMistake, HexprefectError
 from hexprefect.instances.emulator import Emulator
 from hexprefect.instances.emulator.__main__ import API_KEY_VARIABLE, emulator_parser, serve
 from hexprefect.instances.profiles import default_profile
-from hexprefect.store import InstanceSpec, Store, StoreNotReady
+from hexprefect.store import InstanceSpec, InstanceView, Store, StoreNotReady
 from hexprefect.store.fleet import enter_instance, set_instance_state
 from hexprefect.store.opening import open_current
+from hexprefect.store.views import instance_views
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
 
 DEPTH = 16
 """Admission depth of an instance, as in the templates of the GPU pools."""
+
+ENDED = "the emulated fleet has ended"
+"""Why its instances drain."""
 
 WITHOUT_TEMPLATE = "local"
 """The pool of hardware that has no pool of its own."""
@@ -145,24 +149,45 @@ async def _in_pools(
     import httpx
     from prefect import get_client
 
+    attached: dict[str, list[dict[str, Any]]] = {}
     try:
-        async with get_client() as client:
-            await _make_pools(client, set(pools))
-            for pool, instances in pools.items():
-                await _attach(client, pool, instances)
-            await _synchronise(client, store)
-    except httpx.HTTPError as unreachable:
-        raise CallerMistake(
-            f"The Prefect server at {api_url} cannot be reached.",
-            remedy="Start it, or leave the work pools alone with --no-pools.",
-        ) from unreachable
-    try:
+        try:
+            async with get_client() as client:
+                await _make_pools(client, set(pools))
+                for pool, instances in pools.items():
+                    attached[pool] = instances
+                    await _attach(client, pool, instances)
+                await _synchronise(client, store, pools)
+            if store is not None:
+                await store.run(lambda tx: _serve_again(tx, pools))
+        except httpx.HTTPError as unreachable:
+            raise CallerMistake(
+                f"The Prefect server at {api_url} cannot be reached.",
+                remedy="Start it, or leave the work pools alone with --no-pools.",
+            ) from unreachable
         yield
     finally:
+        if attached:
+            await _out_of_pools(attached, store, api_url)
+
+
+async def _out_of_pools(
+    pools: dict[str, list[dict[str, Any]]], store: Store | None, api_url: str
+) -> None:
+    """Take the fleet out again; where the server has gone before it, out of the store at least."""
+    import httpx
+    from prefect import get_client
+
+    try:
         async with get_client() as client:
             for pool, instances in pools.items():
-                await _attach(client, pool, (), gone=instances)
-            await _synchronise(client, store)
+                await _detach(client, pool, instances)
+            await _synchronise(client, store, pools)
+    except (httpx.HTTPError, HexprefectError) as failure:
+        why = failure.problem if isinstance(failure, HexprefectError) else f"no answer of {api_url}"
+        _say(f"The fleet could not be taken out of the work pools {', '.join(pools)}: {why}")
+        if store is not None:
+            await store.run(lambda tx: _leave(tx, pools))
 
 
 async def _make_pools(client: PrefectClient, wanted: set[str]) -> None:
@@ -175,28 +200,51 @@ async def _make_pools(client: PrefectClient, wanted: set[str]) -> None:
         await apply_pools(client, only=missing)
 
 
-async def _attach(
-    client: PrefectClient,
-    pool: str,
-    instances: Sequence[dict[str, Any]],
-    *,
-    gone: Sequence[dict[str, Any]] = (),
-) -> None:
+async def _attach(client: PrefectClient, pool: str, instances: Sequence[dict[str, Any]]) -> None:
     """Add instances to those that a pool has, in place of others of the same names."""
-    from hexprefect.orchestration.pools import set_pool_instances, template_defaults
+    from hexprefect.orchestration.pools import set_pool_instances
 
-    found = await client.read_work_pool(pool)
-    present = template_defaults(found.base_job_template).get("instances", [])
-    names = {instance["name"] for instance in (*instances, *gone)}
-    kept = [instance for instance in present if instance.get("name") not in names]
+    names = {instance["name"] for instance in instances}
+    kept = [one for one in await _attached(client, pool) if one.get("name") not in names]
     await set_pool_instances(client, pool, [*kept, *instances])
 
 
-async def _synchronise(client: PrefectClient, store: Store | None) -> None:
-    from hexprefect.orchestration.fleet_sync import synchronise_fleet
+async def _detach(client: PrefectClient, pool: str, instances: Sequence[dict[str, Any]]) -> None:
+    """Take instances out of a pool, but none that has taken over the name of one of them."""
+    from hexprefect.orchestration.pools import set_pool_instances
 
-    if store is not None:
+    present = await _attached(client, pool)
+    gone = {(instance["name"], instance["url"]) for instance in instances}
+    kept = [one for one in present if (one.get("name"), one.get("url")) not in gone]
+    if kept != present:
+        await set_pool_instances(client, pool, kept)
+
+
+async def _attached(client: PrefectClient, pool: str) -> list[dict[str, Any]]:
+    """What a pool has; nothing where somebody has deleted it."""
+    from prefect.exceptions import ObjectNotFound
+
+    from hexprefect.orchestration.pools import template_defaults
+
+    try:
+        found = await client.read_work_pool(pool)
+    except ObjectNotFound:
+        return []
+    return list(template_defaults(found.base_job_template).get("instances", []))
+
+
+async def _synchronise(client: PrefectClient, store: Store | None, ours: Collection[str]) -> None:
+    from hexprefect.orchestration.fleet_sync import synchronise_fleet
+    from hexprefect.orchestration.pools import PoolMistake
+
+    if store is None:
+        return
+    try:
         await synchronise_fleet(client, store)
+    except PoolMistake as mistake:
+        if mistake.pool in ours:
+            raise
+        _say(str(mistake))  # of somebody else's pool: all others have been read
 
 
 @asynccontextmanager
@@ -223,15 +271,30 @@ async def _in_store(pools: dict[str, list[dict[str, Any]]], store: Store) -> Asy
             enter_instance(tx, spec)
             set_instance_state(tx, spec.name, "alive", reason="an emulated fleet")
 
-    def leave(tx: Any) -> None:
-        for spec in specs:
-            set_instance_state(tx, spec.name, "draining", reason="the emulated fleet has ended")
-
     await store.run(enter)
     try:
         yield
     finally:
-        await store.run(leave)
+        await store.run(lambda tx: _leave(tx, pools))
+
+
+def _leave(tx: Any, pools: dict[str, list[dict[str, Any]]]) -> None:
+    """Drain what this fleet has in the store, but none that has taken over one of its names."""
+    for view in _in_both(tx, pools):
+        set_instance_state(tx, view.spec.name, "draining", reason=ENDED)
+
+
+def _serve_again(tx: Any, pools: dict[str, list[dict[str, Any]]]) -> None:
+    """Let serve what an earlier fleet of the same names has left draining, as `_leave` does."""
+    for view in _in_both(tx, pools):
+        if view.state == "draining" and view.reason == ENDED:
+            set_instance_state(tx, view.spec.name, "alive", reason="an emulated fleet")
+
+
+def _in_both(tx: Any, pools: dict[str, list[dict[str, Any]]]) -> list[InstanceView]:
+    ours = {(one["name"], one["url"]) for instances in pools.values() for one in instances}
+    views = instance_views(tx.connection)
+    return [view for name, view in views.items() if (name, view.spec.url) in ours]
 
 
 def _say(text: str) -> None:

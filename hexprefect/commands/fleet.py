@@ -12,7 +12,7 @@ from rich.table import Table
 
 from hexprefect.commands.output import Json, StoreUrl, errors_for_people, out, print_json
 from hexprefect.commands.store import existing, url_of
-from hexprefect.instances.endpoint import Endpoint
+from hexprefect.instances.endpoint import Endpoint, shown_url
 from hexprefect.instances.profiles import default_profile
 from hexprefect.store import InstanceSpec, InstanceView, Store
 from hexprefect.store import fleet as move_fleet
@@ -190,4 +190,4 @@ def _dialect(speaks: str) -> Any:
 def _record(view: InstanceView) -> dict[str, Any]:
     record = asdict(view)
     record["held_prefixes"] = len(view.held_prefixes)
-    return {**record.pop("spec"), **record}
+    return {**record.pop("spec"), "url": shown_url(view.spec.url), **record}

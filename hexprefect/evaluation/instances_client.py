@@ -74,13 +74,14 @@ async def endpoints_at(
             offered = await client.models(endpoint)
         except InstanceError as error:
             raise CallerMistake(
-                f"The server {endpoint.url} does not say which models it has: {error}",
+                f"The server {endpoint.shown_url} does not say which models it has: {error}",
                 remedy="Check its URL, and that it is running.",
             ) from error
         wanted = model or (offered[0] if len(offered) == 1 else "")
         if wanted not in offered:
             raise CallerMistake(
-                f"The server {endpoint.url} offers the models {', '.join(offered) or 'none'}.",
+                f"The server {endpoint.shown_url} offers the models "
+                f"{', '.join(offered) or 'none'}.",
                 remedy="Name one of them with --model-name.",
             )
         endpoints.append(replace(endpoint, model=wanted))

@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from types import MappingProxyType
 from typing import Any
 
-from hexprefect.instances.endpoint import Endpoint
+from hexprefect.instances.endpoint import Endpoint, shown_url
 from hexprefect.instances.errors import (
     InstanceError,
     InstanceRefused,
@@ -25,13 +28,20 @@ _INPUT_TOKENS = re.compile(
     r"|\((\d+) in the messages|request \((\d+) tokens\)|requested (\d+) tokens"
 )
 _MESSAGE_LIMIT = 600
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _SHEDDING = ("cannot accept new requests", "backlog limit", "queue")
 
 
-def error_for(endpoint: Endpoint, status: int, body: bytes) -> InstanceError:
-    """The error that an HTTP answer with a status outside 2xx stands for."""
+def error_for(
+    endpoint: Endpoint, status: int, body: bytes, headers: Mapping[str, str] = _NO_HEADERS
+) -> InstanceError:
+    """The error that an HTTP answer with a status outside 2xx stands for.
+
+    Args:
+        headers: of the answer, whatever case their names are asked for in.
+    """
     details = _error_details(body)
-    message = endpoint.redact(_message(details, body))
+    message = _message(endpoint, details, body)
     if status in (401, 403):
         return InstanceRefused(
             f"refused our API key ({status}: {message}).",
@@ -43,13 +53,18 @@ def error_for(endpoint: Endpoint, status: int, body: bytes) -> InstanceError:
         return InstanceTimeout(
             f"gave up waiting ({status}: {message}).", instance=endpoint.name, status=status
         )
-    if status == 429 or (status == 503 and _sheds_load(details)):
+    if 300 <= status < 400:
+        return _redirection(endpoint, status, headers.get("location", ""))
+    told = headers.get("retry-after")
+    # Only who cannot serve now, and will, knows when to come back.
+    if status == 429 or (status == 503 and (told or _sheds_load(details))):
         return InstanceUnavailable(
             f"sheds load ({status}: {message}).",
             instance=endpoint.name,
             kind="overloaded",
             status=status,
             remedy="Admit fewer requests to it at once, or add instances.",
+            retry_after_s=_retry_after_s(told, headers.get("date")),
         )
     if 400 <= status < 500:
         return _rejection(endpoint, status, details, message)
@@ -66,6 +81,34 @@ def error_for_event(endpoint: Endpoint, error: Mapping[str, Any]) -> InstanceErr
     code = error.get("code")
     status = code if isinstance(code, int) and 400 <= code < 600 else 500
     return error_for(endpoint, status, json.dumps({"error": dict(error)}).encode())
+
+
+def _redirection(endpoint: Endpoint, status: int, location: str) -> InstanceError:
+    where = endpoint.redact(shown_url(location)) if location else "somewhere else"
+    return InstanceUnavailable(
+        f"redirects to {where} ({status}).",
+        instance=endpoint.name,
+        status=status,
+        remedy="Give the URL of the model server itself: a redirection is not followed, because "
+        "the key would go with it.",
+    )
+
+
+def _retry_after_s(told: str | None, date: str | None) -> float | None:
+    """Seconds, from either form of `Retry-After`: a number of them, or a moment.
+
+    A moment is seen from the server's own `Date`: its clock may be another than ours.
+    """
+    if told is None:
+        return None
+    if told.strip().isdecimal():
+        return float(told)
+    try:
+        until = parsedate_to_datetime(told)
+        now = parsedate_to_datetime(date) if date else datetime.now(UTC)
+        return max(0.0, (until - now).total_seconds())
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def _rejection(
@@ -98,7 +141,7 @@ def _rejection(
 def _error_details(body: bytes) -> Mapping[str, Any]:
     try:
         answer = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(answer, dict):
         return {}
@@ -106,12 +149,13 @@ def _error_details(body: bytes) -> Mapping[str, Any]:
     return error if isinstance(error, dict) else {"message": error}
 
 
-def _message(details: Mapping[str, Any], body: bytes) -> str:
+def _message(endpoint: Endpoint, details: Mapping[str, Any], body: bytes) -> str:
     message = details.get("message") or details.get("detail")
     if message is None:
         # Not the protocol's shape (a proxy's page, say): its first words still help a person.
         message = body.decode("utf-8", errors="replace")
-    text = " ".join(str(message).split()).rstrip(".")
+    # Before it is cut: of a secret that the cut goes through, its beginning would stay.
+    text = " ".join(endpoint.redact(str(message)).split()).rstrip(".")
     return text[:_MESSAGE_LIMIT] or "no message"
 
 

@@ -21,10 +21,12 @@ from hexprefect.instances.errors import (
     InstanceError,
     InstanceTimeout,
     InstanceUnavailable,
+    PromptRejected,
 )
 from hexprefect.instances.load import InstanceLoad, read_load
 from hexprefect.instances.transport import FRESH_CONNECTION, PoolPerServer
 from hexprefect.instances.wire import (
+    ODD,
     StreamedAnswer,
     UnreadableAnswer,
     read_completion,
@@ -34,6 +36,7 @@ from hexprefect.instances.wire import (
 )
 
 _COMPLETIONS = "/v1/chat/completions"
+_NO_SUCH_ROUTE = (404, 405, 501)
 _T = TypeVar("_T")
 
 
@@ -163,16 +166,22 @@ class InstanceClient:
         """Ask the server whether it is well. Never raises an `InstanceError`.
 
         A draining vLLM still says that it is; a plain OpenAI-compatible server has no health route
-        and is asked for its models instead.
+        and is asked for its models instead, as is any that turns out to have none.
         """
         started = time.perf_counter()
-        path = "/v1/models" if endpoint.speaks == "openai" else "/health"
-        try:
-            async with self._answer(endpoint, "GET", path, timeout_s) as answer:
-                await answer.aread()
-        except InstanceError as failure:
-            return HealthReport(False, failure.problem, _since(started), failure.kind)
-        return HealthReport(True, "ok", _since(started))
+        asked = ["/v1/models"] if endpoint.speaks == "openai" else ["/v1/models", "/health"]
+        while True:
+            path = asked.pop()
+            try:
+                async with self._answer(
+                    endpoint, "GET", path, timeout_s - _since(started)
+                ) as answer:
+                    await answer.aread()
+            except InstanceError as failure:
+                if failure.status in _NO_SUCH_ROUTE and asked:
+                    continue
+                return HealthReport(False, failure.problem, _since(started), failure.kind)
+            return HealthReport(True, "ok", _since(started))
 
     async def models(self, endpoint: Endpoint, *, timeout_s: float = 5.0) -> tuple[str, ...]:
         """The names of the models that the server offers.
@@ -207,11 +216,17 @@ class InstanceClient:
         """What the server itself says it is doing, from its `/metrics`, whoever asked for it.
 
         Raises:
-            InstanceError: as `complete`; `PromptRejected` where the server has no metrics.
+            InstanceError: as `complete`; `PromptRejected` where the server has no metrics that can
+                be read.
         """
         async with self._answer(endpoint, "GET", "/metrics", timeout_s) as answer:
             content = await answer.aread()
-        return read_load(content.decode("utf-8", errors="replace"))
+        try:
+            return read_load(content.decode("utf-8", errors="replace"))
+        except ValueError as odd:
+            raise PromptRejected(
+                "answers its /metrics with something else than metrics.", instance=endpoint.name
+            ) from odd
 
     @asynccontextmanager
     async def _answer(
@@ -233,7 +248,8 @@ class InstanceClient:
                 answer = await self._send(endpoint, method, path, timeout_s, body)
                 try:
                     if not 200 <= answer.status_code < 300:
-                        raise error_for(endpoint, answer.status_code, await answer.aread())
+                        content = await answer.aread()
+                        raise error_for(endpoint, answer.status_code, content, answer.headers)
                     yield answer
                 finally:
                     await answer.aclose()
@@ -256,13 +272,15 @@ class InstanceClient:
         before the first byte of an answer says nothing about the server or the request, provided
         the connection had been used before; a new connection that dies so is a failure.
         """
+        content = None if body is None else _encoded(body)
+        kind = {} if content is None else {"Content-Type": "application/json"}
         for fresh in (False, True):
             opened = _OpeningSeen()
             request = self._http.build_request(
                 method,
                 endpoint.route(path),
-                headers=endpoint.headers(),
-                json=body,
+                headers={**endpoint.headers(), **kind},
+                content=content,
                 timeout=httpx.Timeout(
                     timeout_s, connect=min(timeout_s, self._limits.connect_timeout_s)
                 ),
@@ -290,10 +308,16 @@ class _OpeningSeen:
             self.answer_began = True
 
 
+def _encoded(body: dict[str, Any]) -> bytes:
+    """A body as bytes. Half a character, as broken text in a database has it, becomes `?`."""
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.encode("utf-8", errors="replace")
+
+
 def _read(endpoint: Endpoint, content: bytes, reader: Callable[[Any], _T]) -> _T:
     try:
         return reader(json.loads(content))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as odd:
+    except ODD as odd:
         raise _not_a_completion(endpoint, str(odd)) from odd
 
 

@@ -32,6 +32,7 @@ class InstanceError(HexprefectError):
         kind: the sort of evidence this is about the instance's health.
         status: the HTTP status, where an answer came.
         remedy: what the reader can do.
+        retry_after_s: seconds until it wants to be asked again, where it said so.
     """
 
     default_kind: FailureKind = "unavailable"
@@ -46,11 +47,13 @@ class InstanceError(HexprefectError):
         kind: FailureKind | None = None,
         status: int | None = None,
         remedy: str | None = None,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(f"Instance {instance!r}: {problem}", remedy=remedy)
         self.instance = instance
         self.kind: FailureKind = kind or self.default_kind
         self.status = status
+        self.retry_after_s = retry_after_s
 
 
 class InstanceUnavailable(InstanceError):
@@ -94,7 +97,7 @@ class PromptRejected(InstanceError):
 
 
 class InstanceRefused(InstanceError):
-    """The instance does not accept our key; another one has a key of its own."""
+    """The instance does not accept our key, or we have none; another has a key of its own."""
 
     default_kind = "unauthorised"
     movable = True

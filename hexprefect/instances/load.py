@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -27,7 +28,11 @@ class InstanceLoad:
 
 
 def read_load(text: str) -> InstanceLoad:
-    """The load in the text of `/metrics`, vLLM or llama.cpp; a server's engines are summed."""
+    """The load in the text of `/metrics`, vLLM or llama.cpp; a server's engines are summed.
+
+    Raises:
+        ValueError: it is no text of metrics.
+    """
     sums: dict[str, float] = {}
     usage: list[float] = []
     for family in text_string_to_metric_families(text):
@@ -55,4 +60,5 @@ def read_load(text: str) -> InstanceLoad:
 
 
 def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
+    # A gauge that was never set is not a number.
+    return None if value is None or not math.isfinite(value) else int(value)

@@ -6,10 +6,17 @@ import json
 import math
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from hexprefect.completion import Completion, Prompt
 from hexprefect.instances.endpoint import Endpoint
+
+ODD: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+"""What reading an answer may raise that is JSON of another shape, or none: a proxy may say
+anything, and a deep enough nesting of brackets ends the parser itself."""
+
+_MOST_TOKENS = 2**31 - 1
+"""What a column of the store holds; no request is as long."""
 
 
 class UnreadableAnswer(ValueError):
@@ -50,7 +57,7 @@ def read_completion(endpoint: Endpoint, answer: Any, *, ran_s: float) -> Complet
     try:
         choice = answer["choices"][0]
         text = _text(choice["message"].get("content"))
-    except (KeyError, IndexError, TypeError, AttributeError) as odd:
+    except ODD as odd:
         raise UnreadableAnswer(f"no choices[0].message in {_shape(answer)}") from odd
     return _completion(
         endpoint, text=text, finish_reason=choice.get("finish_reason"), tail=answer, ran_s=ran_s
@@ -88,6 +95,9 @@ class StreamedAnswer:
 
         An error event is kept in `error`: servers send `[DONE]` after it, so that the end of the
         stream alone does not tell a death from a finish.
+
+        Raises:
+            UnreadableAnswer: it is no event of a chat completion.
         """
         if not isinstance(event, dict):
             raise UnreadableAnswer(f"a stream event is {_shape(event)}")
@@ -103,8 +113,8 @@ class StreamedAnswer:
             for choice in event.get("choices") or ():
                 added += _text((choice.get("delta") or {}).get("content"))
                 self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        except (KeyError, TypeError, AttributeError) as odd:
-            raise UnreadableAnswer(f"a stream event is {_shape(event)}") from odd
+        except ODD as odd:
+            raise UnreadableAnswer(f"no choices[].delta in {_shape(event)}") from odd
         if added:
             self.text.append(added)
             if self.first_token_s is None:
@@ -151,7 +161,7 @@ def read_event(data: str) -> Any:
     """
     try:
         return json.loads(data)
-    except ValueError as odd:
+    except ODD as odd:
         raise UnreadableAnswer("a stream event is not JSON") from odd
 
 
@@ -159,7 +169,7 @@ def _completion(
     endpoint: Endpoint,
     *,
     text: str,
-    finish_reason: str | None,
+    finish_reason: object,
     tail: Mapping[str, Any],
     ran_s: float,
     extra: Mapping[str, Any] | None = None,
@@ -171,13 +181,15 @@ def _completion(
         key: found for key in ("timings", "metrics") if (found := _object(tail.get(key)))
     }
     kept.update(extra or {})
+    input_tokens = _count(usage.get("prompt_tokens"))
+    cached_tokens = _count(details.get("cached_tokens")) or _count(timings.get("cache_n"))
     return Completion(
         # Half characters, of which a stream may send one in each event, are joined.
         text=text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"),
-        input_tokens=_count(usage.get("prompt_tokens")),
+        input_tokens=input_tokens,
         output_tokens=_count(usage.get("completion_tokens")),
-        cached_tokens=_count(details.get("cached_tokens")) or _count(timings.get("cache_n")),
-        finish_reason=str(finish_reason or "stop"),
+        cached_tokens=min(cached_tokens, input_tokens),
+        finish_reason=finish_reason if finish_reason and isinstance(finish_reason, str) else "stop",
         ran_s=ran_s,
         read_s=_read_seconds(kept),
         instance=endpoint.name,
@@ -197,13 +209,15 @@ def _read_seconds(told: Mapping[str, Any]) -> float | None:
     return None
 
 
-def _object(value: Any) -> dict[str, Any]:
-    """What else an answer tells, if it does: a completion is one without it."""
-    return value if isinstance(value, dict) else {}
+def _object(value: Any) -> Mapping[str, Any]:
+    """A part of an answer that may be missing, or be anything: only an object is believed."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _count(value: Any) -> int:
-    return int(value) if isinstance(value, int | float) and 0 < value < math.inf else 0
+    """A number of tokens; 0 where the server tells none, or one that cannot be."""
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return int(value) if whole and 0 <= value <= _MOST_TOKENS else 0
 
 
 def _shape(value: Any) -> str:

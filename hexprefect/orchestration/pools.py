@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 from prefect.blocks.system import Secret
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import WorkPoolUpdate
@@ -34,6 +35,9 @@ class PoolMistake(HexprefectError):
         remedy: what the reader can do about it.
         pool: the pool's name, so that whoever goes on without it does not take it for empty.
     """
+
+    paused = False
+    """Whether the pool is paused, which counts whatever else is wrong with it."""
 
     def __init__(self, problem: str, *, remedy: str | None = None, pool: str = "") -> None:
         super().__init__(problem, remedy=remedy)
@@ -66,7 +70,9 @@ class InstanceVariables(BaseModel):
             return Endpoint(name="", url=url, model="").url
         except CallerMistake as mistake:
             # Said anew, because the endpoint's words name an instance that has no name yet.
-            raise ValueError("not an http or https address with a host") from mistake
+            raise ValueError(
+                "not an http or https address with a host, and without a query"
+            ) from mistake
 
 
 class LaunchVariables(BaseModel):
@@ -175,6 +181,7 @@ async def read_pool_instances(
         except PoolMistake as mistake:
             if on_mistake is None:
                 raise
+            mistake.paused = pool.is_paused
             on_mistake(mistake)
         else:
             found.extend(instances)
@@ -216,18 +223,23 @@ async def set_pool_instances(
 
 def describes_instances(template: Mapping[str, Any]) -> bool:
     """Whether a base job template has the variables of a pool of instances."""
-    properties = template.get("variables", {}).get("properties", {})
-    return {"instances", "profile"} <= set(properties)
+    return {"instances", "profile"} <= set(_variables(template))
 
 
 def template_defaults(template: Mapping[str, Any]) -> dict[str, Any]:
     """The defaults of a base job template's variables; a variable without one is left out."""
-    properties = template.get("variables", {}).get("properties", {})
     return {
         name: schema["default"]
-        for name, schema in properties.items()
+        for name, schema in _variables(template).items()
         if isinstance(schema, Mapping) and schema.get("default") not in (None, "")
     }
+
+
+def _variables(template: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The variables' schemas; a pool of another type may have none, or write anything there."""
+    variables = template.get("variables")
+    properties = variables.get("properties") if isinstance(variables, Mapping) else None
+    return properties if isinstance(properties, Mapping) else {}
 
 
 async def _all_pools(client: PrefectClient) -> list[WorkPool]:
@@ -249,16 +261,7 @@ async def _instances_of(
         (instance, None) for instance in variables.instances
     ]
     launched = [
-        (
-            InstanceVariables(
-                url=f"http://{launch.host}:{launch.port}",
-                # One name for all servers of a pool, wherever each has the model from.
-                model=variables.model or launch.model,
-                # Of their own count: attaching a server must not rename those that run.
-                name=f"{pool.name}-launched-{replica}",
-            ),
-            launch,
-        )
+        (_launched_variables(pool.name, variables, launch, replica), launch)
         for replica, launch in enumerate(_launches(pool.name, variables), start=1)
     ]
     instances = []
@@ -317,6 +320,28 @@ def _launches(pool: str, variables: PoolVariables) -> list[VllmLaunch]:
     ]
 
 
+def _launched_variables(
+    pool: str, variables: PoolVariables, launch: VllmLaunch, replica: int
+) -> InstanceVariables:
+    # An IPv6 address has colons of its own.
+    host = f"[{launch.host}]" if ":" in launch.host else launch.host
+    try:
+        return InstanceVariables(
+            url=f"http://{host}:{launch.port}",
+            # One name for all servers of a pool, wherever each has the model from.
+            model=variables.model or launch.model,
+            # Of their own count: attaching a server must not rename those that run.
+            name=f"{pool}-launched-{replica}",
+        )
+    except ValidationError:
+        raise PoolMistake(
+            f"The servers that the work pool {pool!r} launches could not be reached, or named.",
+            remedy="Set its variable `launch.host` to an address or a name of the machine; a pool "
+            "that launches servers has a name of 180 characters at most.",
+            pool=pool,
+        ) from None
+
+
 def _model(pool: str, model: str | None) -> str:
     if model is None:
         raise PoolMistake(
@@ -353,7 +378,7 @@ def _refuse_duplicates(pool: str, instances: Sequence[PoolInstance]) -> None:
         elif instance.launch is not None:
             # It listens on the machine of its worker: the same address there is another server.
             continue
-        elif (other := by_url.setdefault(instance.url, instance)) is not instance:
+        elif (other := by_url.setdefault(_server(instance.url), instance)) is not instance:
             same = f"is the same server as {instance.name!r}"
         else:
             continue
@@ -362,6 +387,11 @@ def _refuse_duplicates(pool: str, instances: Sequence[PoolInstance]) -> None:
             remedy="List each server once, under one name: its capacity must be counted once.",
             pool=pool,
         )
+
+
+def _server(url: str) -> str:
+    """The URL as every spelling of it comes to: hosts are of no case, and 80 is what http means."""
+    return str(httpx.URL(url).copy_with(userinfo=b""))
 
 
 async def _secret(

@@ -118,7 +118,9 @@ async def launched_instance(client: PrefectClient, pool: str, *, replica: int) -
             f"{replica}.",
             remedy="Raise the pool's variable `launch.replicas`.",
         )
-    return launched[replica - 1]
+    wanted = launched[replica - 1]
+    spec_of_pool_instance(wanted)  # what the store would refuse is found before a model is loaded
+    return wanted
 
 
 def vllm_options(instance: PoolInstance, options: ServingOptions) -> VllmOptions:

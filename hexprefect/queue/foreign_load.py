@@ -127,7 +127,7 @@ class ForeignLoad:
         try:
             endpoint = await self._directory.endpoint(name)
             load = await self._client.load(endpoint, timeout_s=LOOK_TIMEOUT_S)
-        except (HexprefectError, ValueError) as failure:
+        except HexprefectError as failure:
             # Whether it lives is judged elsewhere: here it only says nothing.
             passes = isinstance(failure, InstanceError) and failure.kind != "rejected"
             if not passes:

@@ -13,7 +13,7 @@ import time
 
 from hexprefect.errors import HexprefectError
 from hexprefect.instances.client import InstanceClient
-from hexprefect.instances.errors import InstanceError
+from hexprefect.instances.errors import InstanceError, InstanceRefused
 from hexprefect.instances.health import HealthMonitor, StateChange
 from hexprefect.queue.directory import EndpointDirectory
 from hexprefect.store import InstanceView, Store, UnknownInstance
@@ -47,6 +47,8 @@ class FleetHealth:
         self._monitor = HealthMonitor()
         self._probing: asyncio.Task[None] | None = None
         self._applying: set[asyncio.Future[None]] = set()
+        self._said: dict[str, str] = {}
+        """Of which instances it has been said that they cannot be asked, and why."""
 
     def start(self) -> None:
         """Begin to probe instances that are quiet or not well."""
@@ -87,8 +89,20 @@ class FleetHealth:
 
     async def _probe(self, view: InstanceView) -> None:
         name = view.spec.name
-        endpoint = await self._directory.endpoint(name)
+        try:
+            endpoint = await self._directory.endpoint(name)
+        except InstanceRefused as refused:
+            # Of this process, not of the instance: nobody else is told.
+            if self._said.get(name) != str(refused):
+                self._said[name] = str(refused)
+                logger.warning("%s", refused)
+            return
+        self._said.pop(name, None)
         report = await self._client.health(endpoint, timeout_s=PROBE_TIMEOUT_S)
+        if report.kind == "unauthorised":
+            with contextlib.suppress(InstanceRefused):
+                if await self._directory.key_has_changed(endpoint):
+                    return  # the next probe has the new one
         change = self._monitor.probe(
             name,
             report.healthy,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
@@ -11,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from hexprefect.completion import Completion, Prompt
 from hexprefect.errors import HexprefectError
-from hexprefect.instances.errors import InstanceError, PromptRejected
+from hexprefect.instances.endpoint import Endpoint
+from hexprefect.instances.errors import InstanceError, InstanceRefused, PromptRejected
 from hexprefect.store import Grant, LeaseLost, NewRequest, Outcome, Submitted
 from hexprefect.store import transitions as move_request
 from hexprefect.store.values import NoInstanceFits
@@ -23,6 +27,12 @@ PRIORITY_EPOCH = 1_700_000_000
 PRIORITY_PER_SECOND = 10
 """vLLM orders by an integer, lower first: tenths of a second of the order's key fit into 32 bits
 until 2030 and mean the same on every instance."""
+
+FIRST_PAUSE_S = 0.25
+LONGEST_PAUSE_S = 5.0
+"""How long an instance that sheds load is left in peace, doubled each time, if it does not say."""
+LONGEST_OBEYED_S = 30.0
+"""What it says is believed up to this long: it may be alone, and the deadline is near."""
 
 
 class QueuedRequest:
@@ -46,6 +56,10 @@ class QueuedRequest:
         self.output_tokens = 0
         self.cached_tokens = 0
         self.called = False
+        self.untold = False
+        """Whether a server left out how many tokens a call took: then nobody knows the sum."""
+        self._shed: dict[str, tuple[int, float]] = {}
+        """How often an instance shed this request, and when it may be asked again."""
         self._blocking: set[Future[Completion]] = set()
         self._blocking_lock = threading.Lock()
         self._no_more_blocking = False
@@ -100,8 +114,14 @@ class QueuedRequest:
         """
         while True:
             grant = await self.admitted()
-            endpoint = await self._queue.directory.endpoint(grant.instance)
+            try:
+                endpoint = await self._queue.directory.endpoint(grant.instance)
+            except InstanceRefused as error:
+                # We have no key for it: that is no evidence about the instance.
+                await self._give_back_or_raise(error)
+                continue
             view = await self._queue.directory.view(grant.instance)
+            await asyncio.sleep(self._pause_s(grant.instance))
             try:
                 completion = await self._queue.client.complete(
                     endpoint,
@@ -113,16 +133,25 @@ class QueuedRequest:
                 )
             except PromptRejected as error:
                 await self._queue.health.failed(grant.instance, error)
-                await self._outgrow(grant, error)
+                if error.status == 404:
+                    # No such route or model: wrong is how this instance is described.
+                    await self._give_back_or_raise(error)
+                else:
+                    await self._outgrow(grant, error)
                 continue
             except InstanceError as error:
+                if isinstance(error, InstanceRefused) and await self._has_new_key(endpoint):
+                    continue
                 await self._queue.health.failed(grant.instance, error)
-                if not error.movable or self.moves >= self._queue.options.most_moves:
-                    raise
-                await self.give_back(str(error))
+                if error.kind == "overloaded" and self._may_still_wait():
+                    self._leave_in_peace(grant.instance, error.retry_after_s)
+                    await self.give_back(str(error), counts=False)
+                else:
+                    await self._give_back_or_raise(error)
                 continue
             self._queue.health.succeeded(grant.instance)
             self.called = True
+            self.untold = self.untold or not _tells_tokens(completion)
             self.input_tokens += completion.input_tokens
             self.output_tokens += completion.output_tokens
             self.cached_tokens += completion.cached_tokens
@@ -133,6 +162,39 @@ class QueuedRequest:
                 waited_s=self.waited_s,
                 attempt=grant.attempt,
             )
+
+    async def _has_new_key(self, refused: Endpoint) -> bool:
+        """Whether the key was changed since this process read it."""
+        with contextlib.suppress(InstanceRefused):
+            return await self._queue.directory.key_has_changed(refused)
+        return False
+
+    async def _give_back_or_raise(self, error: InstanceError) -> None:
+        """Let another instance have it, unless it has moved too often, or none would take it."""
+        movable = error.movable or error.status == 404
+        if not movable or self.moves >= self._queue.options.most_moves:
+            raise error
+        await self.give_back(str(error))
+
+    def _leave_in_peace(self, instance: str, wanted_s: float | None) -> None:
+        """Remember that an instance sheds load; another may take the request meanwhile."""
+        times = self._shed.get(instance, (0, 0.0))[0] + 1
+        if wanted_s is None:
+            pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(times - 1, 10))
+            # Not all that were shed together are to come back together.
+            pause_s *= random.uniform(0.5, 1.0)
+        else:
+            pause_s = min(LONGEST_OBEYED_S, wanted_s)
+        self._shed[instance] = (times, time.monotonic() + pause_s)
+
+    def _pause_s(self, instance: str) -> float:
+        """How long it must not be asked yet. The slot is held: it has no other to give anyway."""
+        return max(0.0, self._shed.get(instance, (0, 0.0))[1] - time.monotonic())
+
+    def _may_still_wait(self) -> bool:
+        """As for one that waits in the queue: late is better than never, up to a point."""
+        overdue_s = self._queue.store.now() - self._new.deadline
+        return overdue_s <= self._queue.options.overdue_patience_s
 
     async def _outgrow(self, grant: Grant, error: PromptRejected) -> None:
         """Let a larger instance have a prompt that was too long for this one.
@@ -186,12 +248,17 @@ class QueuedRequest:
             for call in tuple(self._blocking):
                 call.cancel()
 
-    async def give_back(self, why: str) -> None:
-        """Let another instance have it: running → waiting."""
+    async def give_back(self, why: str, *, counts: bool = True) -> None:
+        """Let another instance have it: running → waiting.
+
+        Args:
+            why: kept with the decision and the attempt.
+            counts: among the moves after which it is given up.
+        """
         grant, self.grant = self.grant, None
         if grant is None:
             return
-        self.moves += 1
+        self.moves += counts
         self._queue.expect(self.id)
         await self._queue.store.run(
             lambda tx: move_request.give_back(
@@ -206,11 +273,13 @@ class QueuedRequest:
             LeaseLost: when it was given away meanwhile.
         """
         grant = self._held()
+        told = self.called and not self.untold
         outcome = Outcome(
             result=result,
-            input_tokens=self.input_tokens if self.called else None,
-            output_tokens=self.output_tokens if self.called else None,
-            cached_tokens=self.cached_tokens,
+            # What is not known is not learned from: 0 would make every answer free.
+            input_tokens=self.input_tokens if told else None,
+            output_tokens=self.output_tokens if told else None,
+            cached_tokens=self.cached_tokens if told else 0,
         )
         await self._queue.store.run(
             lambda tx: move_request.finish(
@@ -248,6 +317,12 @@ class QueuedRequest:
         if self.grant is None:
             raise RuntimeError(f"request {self.id} does not run")
         return self.grant
+
+
+def _tells_tokens(completion: Completion) -> bool:
+    """Whether a server said how many tokens it read and wrote: no prompt is of none."""
+    wrote = completion.output_tokens > 0 or not completion.text
+    return completion.input_tokens > 0 and wrote
 
 
 def engine_priority(order_key: float) -> int:

@@ -17,6 +17,9 @@ from hexprefect.store.transitions import appoint_unappointed, move
 from hexprefect.store.values import InstanceSpec, InstanceState, UnknownInstance
 from hexprefect.store.words import check_name
 
+_PAUSED = ("work pool ", " is paused")
+_LEFT = "no longer in pool "
+
 
 def enter_instance(tx: Transaction, spec: InstanceSpec) -> bool:
     """Add an instance, or change the description of one; whether anything changed.
@@ -32,10 +35,7 @@ def enter_instance(tx: Transaction, spec: InstanceSpec) -> bool:
             raise CallerMistake(
                 f"Instance {spec.name!r} has {name}={number}.", remedy="It must be at least 1."
             )
-    check_name("instance", spec.name, most=200)
-    check_name("work pool", spec.pool, most=200)
-    check_name("model", spec.model, most=300)
-    check_name("block", spec.api_key_block, most=200)
+    check_names(spec)
     columns = _columns(spec)
     known = tx.connection.execute(
         select(tables.instances).where(tables.instances.c.name == spec.name)
@@ -72,6 +72,18 @@ def enter_instance(tx: Transaction, spec: InstanceSpec) -> bool:
     return True
 
 
+def check_names(spec: InstanceSpec) -> None:
+    """Refuse a description whose names the store cannot keep.
+
+    Raises:
+        CallerMistake: a name is too long, or has a character that a database cannot keep.
+    """
+    check_name("instance", spec.name, most=200)
+    check_name("work pool", spec.pool, most=200)
+    check_name("model", spec.model, most=300)
+    check_name("block", spec.api_key_block, most=200)
+
+
 def set_instance_state(
     tx: Transaction, name: str, state: InstanceState, *, reason: str | None = None
 ) -> None:
@@ -104,8 +116,9 @@ def synchronise(
 ) -> tuple[str, ...]:
     """Make the instances of one pool be exactly `specs`; those no longer in it drain.
 
-    One that drained for its pool's sake serves again when it is in the pool again, and the pool is
-    not `paused`. One that an operator drains is left to drain.
+    One that drained for a pool's sake, this one's or the one that it was in before, serves again
+    when it is in the pool, and the pool is not `paused`. One that an operator drains is left to
+    drain.
 
     Returns:
         The names that changed.
@@ -119,10 +132,10 @@ def synchronise(
     ).all()
     for name, state, reason in stored:
         if name not in wanted and state != "draining":
-            set_instance_state(tx, name, "draining", reason=f"no longer in pool {pool}")
+            set_instance_state(tx, name, "draining", reason=left_reason(pool))
             changed.append(name)
         elif name in wanted and state == "draining" and not paused:
-            if reason not in (f"no longer in pool {pool}", paused_reason(pool)):
+            if not is_for_a_pools_sake(reason):
                 continue
             set_instance_state(tx, name, "alive", reason=f"in pool {pool} again")
             changed.append(name)
@@ -131,7 +144,19 @@ def synchronise(
 
 def paused_reason(pool: str) -> str:
     """Why the instances of a paused pool drain."""
-    return f"work pool {pool} is paused"
+    return f"{_PAUSED[0]}{pool}{_PAUSED[1]}"
+
+
+def left_reason(pool: str) -> str:
+    """Why an instance drains that its pool does not describe any more."""
+    return f"{_LEFT}{pool}"
+
+
+def is_for_a_pools_sake(reason: str | None) -> bool:
+    """Whether an instance drains because some pool is paused, or has lost it."""
+    begin, end = _PAUSED
+    said = reason or ""
+    return said.startswith(_LEFT) or (said.startswith(begin) and said.endswith(end))
 
 
 def remove_instance(tx: Transaction, name: str) -> bool:

@@ -150,6 +150,22 @@ class TestModelInstance:
         with pytest.raises(CallerMistake, match="does not answer"):
             await ModelInstance(url="http://127.0.0.1:9", model="qwen").atest_connection()
 
+    async def test_an_unsaved_ones_password_is_not_its_name(self) -> None:
+        unsaved = ModelInstance(url="http://user:pass-1@127.0.0.1:9", model="qwen")
+        with pytest.raises(CallerMistake, match=r"user:\*\*\*@127.0.0.1:9") as mistake:
+            await unsaved.atest_connection()
+        assert "pass-1" not in str(mistake.value)
+
+    async def test_it_is_reached_as_requests_reach_it(
+        self, model_server: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        good = ModelInstance(url=model_server, model="qwen", api_key=SecretStr("sk-right"))
+        assert await good.atest_connection() == ("qwen",)
+        assert await asyncio.to_thread(good.test_connection) == ("qwen",)
+
 
 class TestText2SQLDatabase:
     def test_it_connects(self, tmp_path: Path) -> None:

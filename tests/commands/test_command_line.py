@@ -161,6 +161,14 @@ def test_instances_are_added_drained_and_resumed(store_url: str) -> None:
     assert hexprefect("instances", "resume", "gpu-1", "--store", store_url).returncode == 0
 
 
+def test_the_password_in_an_instances_url_is_not_listed(store_url: str) -> None:
+    add_instance(store_url, "gpu-1", "--url", "http://user:pass-1@127.0.0.1:9")
+    listed = hexprefect("instances", "list", "--store", store_url, "--json")
+    (instance,) = json.loads(listed.stdout)["instances"]
+    assert instance["url"] == "http://user:***@127.0.0.1:9"
+    assert "pass-1" not in listed.stdout
+
+
 def test_an_unknown_instance_or_profile_is_the_callers_mistake(store_url: str) -> None:
     drained = hexprefect("instances", "drain", "nobody", "--store", store_url)
     assert drained.returncode == 2

@@ -115,6 +115,22 @@ async def test_a_server_that_is_not_there_is_said_with_the_way_out(
     assert views(open_store(new_sqlite_url)) == {}
 
 
+async def test_a_fleet_does_not_take_out_another_that_has_taken_over_its_names(
+    new_sqlite_url: str, open_store: Callable[..., Store]
+) -> None:
+    """The first was started, the second too, with the same names, and the first ends first."""
+    store = open_store(new_sqlite_url)
+    second = {"a100": [{**POOLS["a100"][0], "url": "http://127.0.0.1:2"}]}
+    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+        first = emulate.entered(POOLS, store_url=new_sqlite_url)
+        await first.__aenter__()
+        async with emulate.entered(second, store_url=new_sqlite_url):
+            await first.__aexit__(None, None, None)
+            view = views(store)["a100-0"]
+            assert (view.state, view.spec.url) == ("alive", "http://127.0.0.1:2")
+        assert views(store)["a100-0"].state == "draining"
+
+
 @pytest.mark.slow
 async def test_a_fleet_enters_the_store_and_leaves_it(
     new_sqlite_url: str, open_store: Callable[..., Store], tmp_path: Any

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from hexprefect.completion import Message, Prompt
+from hexprefect.instances.answers import error_for
 from hexprefect.instances.client import ClientLimits, InstanceClient
 from hexprefect.instances.endpoint import Endpoint
 from hexprefect.instances.errors import (
@@ -148,6 +150,38 @@ async def test_each_status_becomes_the_error_that_says_what_to_do(
     assert len(server.requests) == 1, "an answer is an answer: no retry"
 
 
+@pytest.mark.parametrize(
+    ("headers", "retry_after_s"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        (
+            {
+                "retry-after": "Wed, 02 Dec 2026 10:00:30 GMT",
+                "date": "Wed, 02 Dec 2026 10:00:00 GMT",
+            },
+            30.0,
+        ),
+        ({"retry-after": "Wed, 02 Dec 2020 10:00:30 GMT"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-3"}, None),
+    ],
+)
+@pytest.mark.parametrize("status", [429, 503])
+def test_who_says_when_to_come_back_sheds_load(status, headers, retry_after_s):
+    endpoint = Endpoint("a", "http://h:1", "m")
+    error = error_for(endpoint, status, b"busy", headers)
+    assert (error.kind, error.movable) == ("overloaded", True)
+    assert error.retry_after_s == retry_after_s
+    assert error_for(endpoint, 503, b"busy").kind == "unavailable"
+
+
+def test_a_redirection_says_where_to_and_no_password():
+    endpoint = Endpoint("a", "http://h:1", "m")
+    error = error_for(endpoint, 307, b"", {"location": "https://user:pass-1@h/v1"})
+    assert "https://user:***@h/v1 (307)" in str(error)
+    assert "engine may have died" not in str(error)
+
+
 async def test_a_key_that_the_server_echoes_does_not_reach_the_error(serve, client, prompt):
     body = {"error": {"message": "Incorrect API key provided: sk-secret."}}
     async with serve(lambda exchange: exchange.answer(body, 401)) as server:
@@ -156,6 +190,27 @@ async def test_a_key_that_the_server_echoes_does_not_reach_the_error(serve, clie
             await client.complete(endpoint, prompt, timeout_s=5)
     assert "sk-secret" not in str(caught.value)
     assert "sk-secret" not in repr(endpoint)
+
+
+@pytest.mark.parametrize("before", range(580, 600))
+async def test_no_part_of_an_echoed_key_is_left_where_the_message_is_cut(
+    serve, client, prompt, before
+):
+    body = {"error": {"message": "x" * before + " key sk-secret-1"}}
+    async with serve(lambda exchange: exchange.answer(body, 500)) as server:
+        endpoint = server.endpoint(api_key=SecretStr("sk-secret-1"))
+        with pytest.raises(InstanceUnavailable) as caught:
+            await client.complete(endpoint, prompt, timeout_s=5)
+    assert "sk" not in str(caught.value)
+
+
+async def test_half_a_character_in_a_prompt_does_not_end_the_request(serve, client, chat_answer):
+    """A surrogate without its other half: a database may hold one, and no UTF-8 can."""
+    prompt = Prompt(stage="ask", messages=(Message("user", "caf\u00e9 \ud800!"),))
+    async with serve(lambda exchange: exchange.answer(chat_answer)) as server:
+        await client.complete(server.endpoint(), prompt, timeout_s=5)
+    assert server.requests[0].body["messages"][0]["content"] == "caf\u00e9 ?!"
+    assert server.requests[0].headers["content-type"] == "application/json"
 
 
 async def test_a_proxys_page_is_not_taken_for_an_answer(serve, client, prompt):
@@ -235,6 +290,57 @@ async def test_a_character_in_two_events_is_one(serve, client, prompt):
 
     async with serve(stream) as server:
         assert (await client.stream(server.endpoint(), prompt, timeout_s=5)).text == "😀"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"usage": [1]},
+        {"usage": "40 tokens"},
+        {"usage": {"prompt_tokens": "40", "completion_tokens": None}},
+        {"usage": {"prompt_tokens": float("inf"), "completion_tokens": float("nan")}},
+        {"usage": {"prompt_tokens": -5, "completion_tokens": 10**30}},
+        {"usage": {"prompt_tokens": 0, "prompt_tokens_details": [1]}},
+        {"usage": None, "timings": "fast", "metrics": 5},
+    ],
+)
+async def test_counts_that_cannot_be_are_not_believed(serve, client, prompt, chat_answer, changes):
+    async with serve(lambda exchange: exchange.answer({**chat_answer, **changes})) as server:
+        completion = await client.complete(server.endpoint(), prompt, timeout_s=5)
+    assert completion.text == "SELECT 6"
+    told = (completion.input_tokens, completion.output_tokens, completion.cached_tokens)
+    assert told == (0, 0, 0)
+    assert not completion.extra
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"choices": [{"message": {"content": ["SELECT 6"]}}]},
+        {"choices": [{"message": {"content": 6}}]},
+        {"choices": [{"message": "SELECT 6"}]},
+        {"choices": [None]},
+        b"[" * 200_000,
+        b"",
+    ],
+)
+async def test_json_of_another_shape_is_the_instances_failure(serve, client, prompt, body):
+    async with serve(lambda exchange: exchange.answer(body)) as server:
+        with pytest.raises(InstanceUnavailable, match="something else"):
+            await client.complete(server.endpoint(), prompt, timeout_s=5)
+
+
+async def test_an_errors_body_may_be_anything(serve, client, prompt):
+    async with serve(lambda exchange: exchange.answer(b"[" * 200_000, 500)) as server:
+        with pytest.raises(InstanceUnavailable):
+            await client.complete(server.endpoint(), prompt, timeout_s=5)
+
+
+@pytest.mark.parametrize("text", [b"<html>a page</html>", b"vllm:num_requests_running many"])
+async def test_what_is_no_metrics_is_an_instance_error_like_any(serve, client, text):
+    async with serve(lambda exchange: exchange.answer(text, kind="text/plain")) as server:
+        with pytest.raises(PromptRejected, match="metrics"):
+            await client.load(server.endpoint(), timeout_s=5)
 
 
 async def test_nothing_listening_is_refused_at_once(client, prompt, serve, chat_answer):
@@ -433,6 +539,28 @@ async def test_an_error_event_is_a_failure_although_done_follows(serve, client, 
             await client.stream(server.endpoint(), prompt, timeout_s=5)
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"choices": ["SELECT"]},
+        {"choices": [{"delta": "SELECT"}]},
+        {"choices": [{"delta": {"content": 6}}]},
+        {"choices": [{"delta": {"content": ["SELECT"]}}]},
+        {"choices": 6},
+        ["SELECT"],
+    ],
+)
+async def test_an_event_of_another_shape_is_the_instances_failure(serve, client, prompt, event):
+    async def behave(exchange: Any) -> None:
+        await exchange.begin_stream()
+        await exchange.event(event)
+        await exchange.end_stream()
+
+    async with serve(behave) as server:
+        with pytest.raises(InstanceUnavailable, match="something else"):
+            await client.stream(server.endpoint(), prompt, timeout_s=5)
+
+
 async def test_a_stream_that_ends_without_a_finish_reason_has_died(serve, client, prompt):
     async def cut(exchange):
         await exchange.begin_stream()
@@ -454,6 +582,21 @@ async def test_health_is_reported_and_never_raised(serve, client):
         assert server.requests[0].path == "/health"
     gone = await client.health(server.endpoint())
     assert (gone.healthy, gone.kind) == (False, "refused")
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_a_server_without_a_health_route_is_asked_for_its_models(serve, client, status):
+    models: list[int] = [200]
+
+    async def behave(exchange: Any) -> None:
+        here = exchange.request.path == "/v1/models"
+        await exchange.answer({"data": []}, models[0] if here else status)
+
+    async with serve(behave) as server:
+        assert (await client.health(server.endpoint())).healthy
+        models[0] = 404
+        report = await client.health(server.endpoint())
+    assert (report.healthy, report.kind) == (False, "rejected"), "it is no model server at all"
 
 
 @pytest.mark.parametrize(

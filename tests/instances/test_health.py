@@ -71,6 +71,12 @@ def test_an_answer_is_a_sign_of_life_whatever_it_says(
     assert monitor.state("a100-0") == "alive"
 
 
+def test_a_health_route_that_sheds_load_is_there(monitor: HealthMonitor) -> None:
+    for at in range(100):
+        monitor.probe("a100-0", False, float(at), kind="overloaded")
+        assert monitor.state("a100-0") == "alive"
+
+
 def test_a_busy_server_that_misses_health_checks_is_not_dead(monitor: HealthMonitor) -> None:
     # The kind of sgl-project/sglang PR#9198: probes time out while the server works.
     for at in range(100):

@@ -39,3 +39,8 @@ def test_llama_cpp_tells_less() -> None:
 
 def test_a_server_that_tells_nothing_is_not_taken_to_be_idle() -> None:
     assert read_load("").running is None
+
+
+def test_a_gauge_that_was_never_set_tells_nothing() -> None:
+    assert read_load("vllm:num_requests_running NaN\n").running is None
+    assert read_load("vllm:num_requests_running +Inf\n").running is None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from prefect.client.orchestration import PrefectClient
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from hexprefect.commands.emulate import entered
 from hexprefect.orchestration.fleet_sync import synchronise_fleet
@@ -75,3 +77,50 @@ async def test_a_fleet_is_in_its_pools_and_in_the_store_for_as_long_as_it_serves
         "l40s-0": ("l40s", "draining"),
         "real": ("a100", "alive"),
     }
+
+
+async def test_a_fleet_leaves_what_has_taken_over_its_names_in_the_pools(
+    client: PrefectClient, new_sqlite_url: str, open_store: Callable[..., Store]
+) -> None:
+    store = open_store(new_sqlite_url)
+    await apply_pools(client, only={"a100"})
+    async with entered({"a100": [emulated("a100-0", 11, "a100")]}, store_url=store.url):
+        await set_pool_instances(client, "a100", [emulated("a100-0", 12, "a100")])
+    (left,) = await read_pool_instances(client)
+    assert left.url == "http://127.0.0.1:12"
+    assert store.read(instance_views)["a100-0"].state == "alive"
+
+
+async def test_a_server_or_a_pool_that_has_gone_first_does_not_keep_a_fleet_from_ending(
+    client: PrefectClient,
+    new_sqlite_url: str,
+    open_store: Callable[..., Store],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = open_store(new_sqlite_url)
+    pools = {"a100": [emulated("a100-0", 11, "a100")]}
+    with ExitStack() as stack:
+        async with entered(pools, store_url=store.url):
+            stack.enter_context(temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}))
+    assert "could not be taken out of the work pools a100" in capsys.readouterr().err
+    assert store.read(instance_views)["a100-0"].state == "draining"
+    async with entered(pools, store_url=store.url):
+        assert store.read(instance_views)["a100-0"].state == "alive"
+        await client.delete_work_pool("a100")
+    assert store.read(instance_views)["a100-0"].state == "draining"
+
+
+async def test_somebody_elses_bad_pool_does_not_keep_a_fleet_from_serving(
+    client: PrefectClient,
+    new_sqlite_url: str,
+    open_store: Callable[..., Store],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = open_store(new_sqlite_url)
+    await apply_pools(client, only={"h100"})
+    bad = {"name": "bad", "url": "http://gpu-1:8000", "profile": "abacus"}
+    await set_pool_instances(client, "h100", [bad])
+    async with entered({"a100": [emulated("a100-0", 11, "a100")]}, store_url=store.url):
+        assert "abacus" in capsys.readouterr().err
+        assert store.read(instance_views)["a100-0"].state == "alive"
+    assert [one.name for one in await read_pool_instances(client)] == ["bad"]

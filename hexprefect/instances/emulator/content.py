@@ -12,7 +12,7 @@ from typing import Protocol
 from hexprefect.completion import Message, Prompt
 from hexprefect.errors import CallerMistake
 from hexprefect.instances.client import InstanceClient
-from hexprefect.instances.emulator.protocol import Generation, count_tokens
+from hexprefect.instances.emulator.protocol import Generation, content_of, count_tokens
 from hexprefect.instances.endpoint import Endpoint
 
 _FILLER = "SELECT name, city FROM customer WHERE balance > 0 ORDER BY name; "
@@ -69,10 +69,15 @@ class Replay:
         """From JSON lines of `{"prompt": …, "answer": …}`.
 
         Raises:
-            CallerMistake: a line is something else.
+            CallerMistake: a line is something else, or the file cannot be read.
         """
         answers: dict[str, str] = {}
-        for number, line in enumerate(Path(path).read_text(encoding="utf-8").split("\n"), 1):
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, ValueError) as unreadable:
+            why = getattr(unreadable, "strerror", None) or unreadable
+            raise CallerMistake(f"The recorded answers {path} cannot be read: {why}.") from None
+        for number, line in enumerate(text.split("\n"), 1):
             if not line.strip():
                 continue
             try:
@@ -122,7 +127,7 @@ class Behind:
     async def answer(self, generation: Generation) -> Answer:
         """What the model says, with its own token count."""
         messages = tuple(
-            Message(role=message["role"], content=str(message.get("content") or ""))
+            Message(role=message["role"], content=content_of(message))
             for message in generation.messages
         )
         prompt = Prompt(
@@ -140,7 +145,7 @@ def last_user_message(generation: Generation) -> str:
     """The content of the last message that the user wrote; empty where there is none."""
     for message in reversed(generation.messages):
         if message.get("role") == "user":
-            return str(message.get("content") or "")
+            return content_of(message)
     return ""
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "Generation",
     "ProtocolError",
     "check_content_type",
+    "content_of",
     "count_tokens",
     "parse_generation",
     "parse_tokenize",
@@ -189,11 +190,12 @@ def _chat_prompt(body: ChatBody) -> tuple[tuple[Mapping[str, Any], ...], str]:
 
 
 def _rendered(messages: Sequence[Mapping[str, Any]]) -> str:
-    said = "".join(f"<|{message.get('role')}|>{_content(message)}<|end|>" for message in messages)
+    said = "".join(f"<|{message.get('role')}|>{content_of(message)}<|end|>" for message in messages)
     return said + "<|assistant|>"
 
 
-def _content(message: Mapping[str, Any]) -> str:
+def content_of(message: Mapping[str, Any]) -> str:
+    """A message's text, be it one text or a list of parts."""
     content = message.get("content")
     if isinstance(content, str):
         return content

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,6 +16,7 @@ from pydantic import SecretStr
 
 from hexprefect.errors import CallerMistake
 from hexprefect.instances.emulator.app import ConnectionBroken, EmulatorApp
+from hexprefect.instances.emulator.blocks import BLOCK_TOKENS
 from hexprefect.instances.emulator.content import Content, Filler
 from hexprefect.instances.emulator.engine import Engine, EngineOptions
 from hexprefect.instances.emulator.fault import Fault
@@ -69,18 +71,20 @@ class Emulator:
         max_num_queued_reqs: int | None = None,
         seed: int = 0,
     ) -> None:
-        if time_scale <= 0:
-            raise CallerMistake(f"The time scale {time_scale} is not above zero.")
+        if not 0 < time_scale < math.inf:
+            raise CallerMistake(f"The time scale {time_scale} is not a number above zero.")
         self.profile = default_profile(profile) if isinstance(profile, str) else profile
         self.name = name or self.profile.name
         self._port = port
         self._model = model
         self._time_scale = time_scale
-        self._kv_tokens = kv_tokens or self.profile.kv_tokens or _DEFAULT_KV_TOKENS
+        memory = kv_tokens or self.profile.kv_tokens or _DEFAULT_KV_TOKENS
+        # In whole blocks: a sequence as long as is allowed must fit.
+        self._kv_tokens = max(1, memory // BLOCK_TOKENS) * BLOCK_TOKENS
         self._max_model_len = min(max_model_len, self._kv_tokens)
         self._content = content or Filler()
         self._options = options or EngineOptions()
-        self._api_key = api_key
+        self._api_key = api_key and api_key.strip()
         self._fault = Fault.parse(fault) if isinstance(fault, str) else fault
         self._max_num_queued_reqs = max_num_queued_reqs
         self._seed = seed
@@ -175,10 +179,11 @@ class Emulator:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(("127.0.0.1", self._port))
-        except OSError as taken:
+        except (OSError, OverflowError) as taken:
             listener.close()
             raise CallerMistake(
-                f"Port {self._port} cannot be listened on: {taken.strerror}.",
+                f"Port {self._port} cannot be listened on: "
+                f"{getattr(taken, 'strerror', None) or taken}.",
                 remedy="Choose another, or 0 for any free one.",
             ) from taken
         self._port = listener.getsockname()[1]

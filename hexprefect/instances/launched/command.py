@@ -119,5 +119,7 @@ class VllmOptions:
         kept = {name: value for name, value in inherited.items() if not name.startswith(_WITHHELD)}
         # Of this process's own package: another Python has another.
         kept.pop("PYTHONPATH", None)
-        key = {} if self.api_key is None else {"VLLM_API_KEY": self.api_key.get_secret_value()}
+        # As an endpoint sends it: without the line's end that a form may have put behind it.
+        own = "" if self.api_key is None else self.api_key.get_secret_value().strip()
+        key = {"VLLM_API_KEY": own} if own else {}
         return {**kept, "PYTHONUNBUFFERED": "1", **self.environment, **key}

@@ -181,7 +181,7 @@ class VllmServer:
 
     def last_lines(self) -> str:
         """The end of its log, without its key."""
-        return self.endpoint.redact(last_lines(read_tail(self.log)))
+        return last_lines(self.endpoint.redact(read_tail(self.log)))
 
     async def _wait_until_it_answers(self, guardian: asyncio.subprocess.Process) -> None:
         started = time.monotonic()

@@ -28,7 +28,7 @@ from hexprefect.instances.emulator import (
     Replay,
     serve_fleet,
 )
-from hexprefect.instances.emulator.__main__ import read_cluster
+from hexprefect.instances.emulator.__main__ import emulator_parser, main, read_cluster
 from hexprefect.instances.endpoint import Endpoint
 from hexprefect.instances.errors import (
     InstanceRefused,
@@ -405,6 +405,62 @@ def test_a_cluster_is_read_from_text():
     assert read_cluster("a100:2,a6000:1,l40s") == {"a100": 2, "a6000": 1, "l40s": 1}
     with pytest.raises(CallerMistake):
         read_cluster("a100:two")
+
+
+@pytest.mark.parametrize("text", ["", ",", "a100:0", "a100:-1", "a100:²", ":2"])
+def test_what_is_no_cluster_is_refused(text):
+    with pytest.raises(CallerMistake, match="Write it as"):
+        read_cluster(text)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(("--port", "99999"), ("--port", "-1"), ("--max-num-seqs", "0")),
+        *(("--max-num-batched-tokens", "0"), ("--kv-tokens", "-5"), ("--max-model-len", "0")),
+        *(("--output-tokens", "-3"), ("--max-num-queued-reqs", "0"), ("--max-num-seqs", "few")),
+    ],
+)
+def test_what_an_engine_cannot_run_with_is_refused_before_it_starts(wrong, capsys):
+    """It would have listened, and answered nothing."""
+    with pytest.raises(SystemExit):
+        emulator_parser().parse_args(wrong)
+    assert wrong[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("--time-scale", "nan"), "time scale"),
+        (("--time-scale", "inf"), "time scale"),
+        (("--replay", "/nowhere"), "cannot be read"),
+        (("--cluster", "a100:2", "--port", "8000"), "neither one port"),
+        (("--cluster", "a100:2", "--name", "gpu"), "neither one port"),
+    ],
+)
+def test_a_callers_mistake_is_said_without_a_traceback(wrong, said, capsys):
+    assert main(wrong) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+
+
+async def test_an_answer_as_long_as_is_allowed_fits_into_the_memory(client):
+    """Of 100 tokens, 96 are whole blocks."""
+    async with Emulator(QUICK, kv_tokens=100) as endpoint:
+        completion = await client.complete(endpoint, ask(output_tokens=90), timeout_s=20)
+    assert completion.finish_reason == "length"
+    assert completion.input_tokens + completion.output_tokens == 96
+
+
+async def test_a_message_in_parts_is_answered_as_its_text(http, tmp_path: Path):
+    recording = tmp_path / "answers.jsonl"
+    recording.write_text('{"prompt": "How many?", "answer": "SELECT 6"}\n')
+    parts = [{"type": "text", "text": "How "}, {"type": "text", "text": "many?"}]
+    body = {"messages": [{"role": "user", "content": parts}]}
+    async with Emulator(QUICK, content=Replay.read(recording)) as endpoint:
+        answer = await http.post(endpoint.route("/v1/chat/completions"), json=body)
+    assert answer.json()["choices"][0]["message"]["content"] == "SELECT 6"
 
 
 async def test_the_command_line_serves_until_sigterm(client):
