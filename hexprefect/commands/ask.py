@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import sqlalchemy
 import typer
+from rich.text import Text
 from sqlalchemy.exc import ArgumentError
 
 from hexprefect.commands.output import (
@@ -126,7 +127,7 @@ async def _ask_here(
                 stack.enter_async_context(own_prefect_server(folders)),
                 stack.enter_async_context(serving_instances(store_url, model=model)),
             )
-            status.update(f"Asking {', '.join(names)}…")
+            status.update(Text(f"Asking {', '.join(names)}…"))
             from prefect.logging.handlers import APILogHandler
 
             from hexprefect.flows.text2sql import ask

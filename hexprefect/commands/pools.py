@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from hexprefect.commands.output import Json, StoreUrl, errors_for_people, out, print_json, run
 from hexprefect.commands.store import existing, url_of
@@ -45,9 +45,9 @@ def apply_command(
         print_json({"dry_run": dry_run, "pools": changes})
         return
     for change in changes:
-        out.print(f"[bold]{change['pool']}[/bold]: {change['action']}")
+        out.print(Text.assemble((str(change["pool"]), "bold"), f": {change['action']}"))
         if change["diff"]:
-            out.print(escape(str(change["diff"])), highlight=False, soft_wrap=True)
+            out.print(str(change["diff"]), highlight=False, soft_wrap=True)
 
 
 @app.command("sync")

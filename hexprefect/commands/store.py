@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import typer
+from rich.text import Text
 
 from hexprefect.commands.output import FAILED, Json, StoreUrl, errors_for_people, out, print_json
 from hexprefect.settings import settings
@@ -80,8 +81,10 @@ def check_command(store: StoreUrl = None, as_json: Json = False) -> None:
         out.print(f"{total} requests: {states or 'none'}.")
         for violation in violations:
             out.print(
-                f"[red]Law {violation.law} ({violation.name})[/red] "
-                f"{violation.subject}: {violation.detail}",
+                Text.assemble(
+                    (f"Law {violation.law} ({violation.name})", "red"),
+                    f" {violation.subject}: {violation.detail}",
+                ),
                 soft_wrap=True,
             )
         out.print("Every law holds." if not violations else f"{len(violations)} violations.")

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -138,8 +137,8 @@ def _instances(state: FleetState) -> Table:
         capacity = view.spec.admission_depth or view.spec.slots
         filled = min(BAR_CELLS, round(BAR_CELLS * view.occupied / capacity))
         table.add_row(
-            escape(view.spec.name),
-            escape(view.spec.pool),
+            view.spec.name,
+            view.spec.pool,
             Text(view.state, style=STATE_STYLES[view.state]),
             f"{view.occupied}/{capacity}",
             Text("█" * filled + "░" * (BAR_CELLS - filled), style="blue"),
@@ -161,9 +160,9 @@ def _queues(state: FleetState) -> Table:
         table.add_row(
             Text(f"{one.laxity_s:+.1f} s", style=style),
             f"{one.waited_s:.1f} s",
-            escape(one.stage),
-            escape(one.instance or "none"),
-            escape(one.tenant),
+            one.stage,
+            one.instance or "none",
+            one.tenant,
             one.query_id,
         )
     return table
@@ -179,7 +178,7 @@ def _tenants(state: FleetState) -> Table:
 def _tenant_row(load: TenantLoad) -> tuple[RenderableType, ...]:
     window = load.window
     return (
-        escape(load.tenant),
+        load.tenant,
         str(load.running),
         str(window.answered),
         str(window.failed),
