@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from hexprefect.commands.store import existing, url_of
+from hexprefect.commands.store import existing, store_faults, url_of
 from hexprefect.errors import CallerMistake
 from hexprefect.instances.emulator import Emulator
 from hexprefect.instances.emulator.__main__ import API_KEY_VARIABLE, emulator_parser, serve
@@ -130,7 +130,8 @@ async def entered(
 def _open_store(given: str | None) -> Store | None:
     """The store, where there is one; one that was named must be."""
     try:
-        return open_current(existing(url_of(given)))
+        with store_faults(url := url_of(given)):
+            return open_current(existing(url))
     except StoreNotReady:
         if given is not None or "HEXPREFECT_STORE" in os.environ:
             raise

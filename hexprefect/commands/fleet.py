@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from hexprefect.commands.output import Json, StoreUrl, errors_for_people, out, print_json
-from hexprefect.commands.store import existing, url_of
+from hexprefect.commands.store import existing, store_faults, url_of
 from hexprefect.instances.endpoint import Endpoint
 from hexprefect.instances.profiles import default_profile
 from hexprefect.store import InstanceSpec, InstanceView, Store
@@ -30,8 +30,8 @@ Name = Annotated[str, typer.Argument(help="Name of the instance.")]
 @contextmanager
 def open_store(given: str | None, *, as_json: bool) -> Iterator[Store]:
     """The store of a command."""
-    with errors_for_people(as_json=as_json):
-        store = open_current(existing(url_of(given)))
+    with errors_for_people(as_json=as_json), store_faults(url := url_of(given)):
+        store = open_current(existing(url))
         try:
             yield store
         finally:

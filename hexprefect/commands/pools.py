@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from hexprefect.commands.output import Json, StoreUrl, errors_for_people, out, print_json, run
-from hexprefect.commands.store import existing, url_of
+from hexprefect.commands.store import existing, store_faults, url_of
 from hexprefect.store.opening import open_current
 
 app = typer.Typer(no_args_is_help=True, help="Work pools of a Prefect server as the fleet.")
@@ -59,12 +59,13 @@ def sync_command(store: StoreUrl = None, as_json: Json = False) -> None:
 
         from hexprefect.orchestration.fleet_sync import synchronise_fleet
 
-        opened = open_current(existing(url_of(store)))
-        try:
-            async with get_client() as client:
-                return await synchronise_fleet(client, opened)
-        finally:
-            opened.close()
+        with store_faults(url := url_of(store)):
+            opened = open_current(existing(url))
+            try:
+                async with get_client() as client:
+                    return await synchronise_fleet(client, opened)
+            finally:
+                opened.close()
 
     with errors_for_people(as_json=as_json):
         changed = run(synchronise())
