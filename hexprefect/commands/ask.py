@@ -23,6 +23,7 @@ from hexprefect.commands.output import (
     print_json,
     run,
 )
+from hexprefect.commands.prefect_faults import prefect_faults
 from hexprefect.commands.queries import print_answer
 from hexprefect.commands.store import existing, store_faults
 from hexprefect.embedded.folders import Folders, default_folders
@@ -183,7 +184,7 @@ async def ask_deployment(asked: dict[str, Any], store_url: str | None) -> dict[s
 
     Raises:
         CallerMistake: there is no such deployment, or the database is a URL with a secret; nothing
-            was sent then.
+            was sent then; or the server cannot be used.
         StoreNotReady: the store cannot be read.
         NoAnswer: the flow run ended without an answer record.
     """
@@ -198,8 +199,9 @@ async def ask_deployment(asked: dict[str, Any], store_url: str | None) -> dict[s
         # Before Prefect is told: an answer that cannot be fetched is asked for in vain.
         opened = await asyncio.to_thread(open_current, existing(url))
         try:
-            running: Any = run_deployment(DEPLOYMENT, parameters=asked, timeout=None)
-            flow_run = await running
+            with prefect_faults(", or add --in-process"):
+                running: Any = run_deployment(DEPLOYMENT, parameters=asked, timeout=None)
+                flow_run = await running
             known = await opened.read_async(
                 lambda connection: query_record(connection, str(flow_run.id))
             )

@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from hexprefect.commands.prefect_faults import prefect_faults
 from hexprefect.commands.store import existing, store_faults, url_of
-from hexprefect.errors import CallerMistake
 from hexprefect.instances.emulator import Emulator
 from hexprefect.instances.emulator.__main__ import API_KEY_VARIABLE, emulator_parser, serve
 from hexprefect.instances.profiles import default_profile
@@ -111,7 +111,7 @@ async def entered(
         async with AsyncExitStack() as stack:
             places = []
             if api_url:
-                await stack.enter_async_context(_in_pools(pools, store, api_url))
+                await stack.enter_async_context(_in_pools(pools, store))
                 places.append(f"the work pools {', '.join(sorted(pools))} of {api_url}")
             elif store is not None:
                 await stack.enter_async_context(_in_store(pools, store))
@@ -140,23 +140,17 @@ def _open_store(given: str | None) -> Store | None:
 
 @asynccontextmanager
 async def _in_pools(
-    pools: dict[str, list[dict[str, Any]]], store: Store | None, api_url: str
+    pools: dict[str, list[dict[str, Any]]], store: Store | None
 ) -> AsyncIterator[None]:
     """The fleet as attached instances of work pools, and so in the store."""
-    import httpx
     from prefect import get_client
 
-    try:
+    with prefect_faults(", or leave the work pools alone with --no-pools"):
         async with get_client() as client:
             await _make_pools(client, set(pools))
             for pool, instances in pools.items():
                 await _attach(client, pool, instances)
             await _synchronise(client, store)
-    except httpx.HTTPError as unreachable:
-        raise CallerMistake(
-            f"The Prefect server at {api_url} cannot be reached.",
-            remedy="Start it, or leave the work pools alone with --no-pools.",
-        ) from unreachable
     try:
         yield
     finally:

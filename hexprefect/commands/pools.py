@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from hexprefect.commands.output import Json, StoreUrl, errors_for_people, out, print_json, run
+from hexprefect.commands.prefect_faults import prefect_faults
 from hexprefect.commands.store import existing, store_faults, url_of
 from hexprefect.store.opening import open_current
 
@@ -39,7 +40,7 @@ def apply_command(
                 asdict(change) for change in await apply_pools(client, directory, dry_run=dry_run)
             ]
 
-    with errors_for_people(as_json=as_json):
+    with errors_for_people(as_json=as_json), prefect_faults():
         changes = run(apply())
     if as_json:
         print_json({"dry_run": dry_run, "pools": changes})
@@ -67,7 +68,7 @@ def sync_command(store: StoreUrl = None, as_json: Json = False) -> None:
             finally:
                 opened.close()
 
-    with errors_for_people(as_json=as_json):
+    with errors_for_people(as_json=as_json), prefect_faults():
         changed = run(synchronise())
     if as_json:
         print_json({"changed": list(changed)})

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from typer.testing import CliRunner, Result
 
 from hexprefect.cli import app
@@ -54,3 +55,25 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     error = refused("store", "upgrade", "--store", f"sqlite:///{tmp_path}/file/store.sqlite")
     assert f"folder {tmp_path}/file cannot be made" in error
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["pools", "apply"],
+        ["pools", "sync"],
+        ["automations", "apply"],
+        ["automations", "remove"],
+        ["ask", "How many?", "-d", "demo"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_a_prefect_server_that_cannot_be_reached_is_named(
+    new_sqlite_url: str, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    api = "http://127.0.0.1:9/api"
+    monkeypatch.setenv("PREFECT_API_URL", api)
+    with temporary_settings({PREFECT_API_URL: api, PREFECT_CLIENT_MAX_RETRIES: 0}):
+        error = refused(*command, HEXPREFECT_STORE=new_sqlite_url)
+    assert f"The Prefect server at {api} cannot be used: All connection attempts failed." in error
+    assert "PREFECT_API_URL" in error
