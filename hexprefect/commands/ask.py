@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import uuid
 from contextlib import AsyncExitStack
@@ -80,6 +81,8 @@ def ask_command(
     """
     asked = {"question": question, "tenant": tenant, "slo_s": slo, "evidence": evidence}
     try:
+        if not question.strip():
+            raise CallerMistake("The question is empty.", remedy="Ask something.")
         if slo is not None:
             check_slo(slo)
         if configured_api_url() and not in_process:
@@ -89,7 +92,8 @@ def ask_command(
             url = prepare_environment(folders, store)
             record = run(_ask_here({**asked, "database": database}, folders, url, model))
     except HexprefectError as error:
-        known = empty_record(question=question, database="", tenant=tenant, slo_s=slo)
+        due = slo if slo is not None and math.isfinite(slo) else None
+        known = empty_record(question=question, database="", tenant=tenant, slo_s=due)
         mistake = isinstance(error, (CallerMistake, UnknownTenant))
         record = failed(known, str(error), "caller" if mistake else "no_answer")
     if as_json:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from sqlalchemy import make_url
 
 from hexprefect.commands.output import Json, StoreUrl, errors_for_people, out, print_json
 from hexprefect.commands.store import existing, store_faults, url_of
@@ -20,6 +21,7 @@ from hexprefect.store import queries as move_queries
 from hexprefect.store.opening import open_current
 from hexprefect.store.values import InstanceState
 from hexprefect.store.views import instance_views, tenant_records
+from hexprefect.urls import holds_secret, shown_url
 
 instances = typer.Typer(no_args_is_help=True, help="The model instances that serve requests.")
 tenants = typer.Typer(no_args_is_help=True, help="Whose queries they are.")
@@ -190,4 +192,7 @@ def _dialect(speaks: str) -> Any:
 def _record(view: InstanceView) -> dict[str, Any]:
     record = asdict(view)
     record["held_prefixes"] = len(view.held_prefixes)
-    return {**record.pop("spec"), **record}
+    spec, url = record.pop("spec"), make_url(view.spec.url)
+    if holds_secret(url):
+        spec["url"] = shown_url(url)
+    return {**spec, **record}

@@ -47,8 +47,9 @@ StoreUrl = Annotated[
 
 def print_json(value: Any) -> None:
     """One JSON value on standard output."""
-    json.dump(value, sys.stdout, ensure_ascii=False, indent=2, default=str, allow_nan=False)
-    sys.stdout.write("\n")
+    # Whole or not at all: half an object would be worse than none.
+    text = json.dumps(value, ensure_ascii=False, indent=2, default=str, allow_nan=False)
+    sys.stdout.write(f"{text}\n")
 
 
 @contextmanager

@@ -19,7 +19,9 @@ app = typer.Typer(no_args_is_help=True, help="What was asked, and what came of i
 
 @app.command("list")
 def list_queries(
-    most: Annotated[int, typer.Option("--most", "-n", min=1, help="How many, newest first.")] = 20,
+    most: Annotated[
+        int, typer.Option("--most", "-n", min=1, max=100_000, help="How many, newest first.")
+    ] = 20,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:

@@ -20,6 +20,7 @@ from hexprefect.store.statistics import FleetState, TenantLoad, Window, fleet_st
 
 STATE_STYLES = {"alive": "green", "suspect": "yellow", "draining": "cyan", "dead": "red"}
 BAR_CELLS = 10
+LONGEST_WINDOW_S = 366 * 86_400.0
 
 
 def top_command(
@@ -27,7 +28,10 @@ def top_command(
         float, typer.Option("--every", min=0.1, max=60, help="Seconds between two looks.")
     ] = 1.0,
     window: Annotated[
-        float, typer.Option(min=1, help="Seconds that P50, P95 and attainment look back.")
+        float,
+        typer.Option(
+            min=1, max=LONGEST_WINDOW_S, help="Seconds that P50, P95 and attainment look back."
+        ),
     ] = 600.0,
     rows: Annotated[int, typer.Option(min=0, max=200, help="Waiting requests shown.")] = 10,
     once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,

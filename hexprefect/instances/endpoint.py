@@ -48,6 +48,11 @@ class Endpoint:
                 f"The URL of instance {self.name!r} is not an http or https address with a host.",
                 remedy="Write it as http://HOST:PORT.",
             )
+        if parsed.port is not None and not 0 < parsed.port < 65_536:
+            raise CallerMistake(
+                f"The URL of instance {self.name!r} has the port {parsed.port}.",
+                remedy="Ports are from 1 to 65535.",
+            )
         object.__setattr__(self, "url", self.url.rstrip("/").removesuffix("/v1").rstrip("/"))
 
     def route(self, path: str) -> str:

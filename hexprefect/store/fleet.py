@@ -17,6 +17,9 @@ from hexprefect.store.transitions import appoint_unappointed, move
 from hexprefect.store.values import InstanceSpec, InstanceState, UnknownInstance
 from hexprefect.store.words import check_name
 
+MOST = 1_000_000_000
+"""Of anything that an instance has: its columns hold no more than twice that."""
+
 
 def enter_instance(tx: Transaction, spec: InstanceSpec) -> bool:
     """Add an instance, or change the description of one; whether anything changed.
@@ -25,14 +28,16 @@ def enter_instance(tx: Transaction, spec: InstanceSpec) -> bool:
     counts from the next dispatch on.
 
     Raises:
-        CallerMistake: when it has no slot to give, or a name is too long.
+        CallerMistake: when it has no slot to give, or a number or a name does not fit.
     """
-    for name, number in (("slots", spec.slots), ("admission_depth", spec.admission_depth)):
-        if number is not None and number < 1:
+    check_name("instance", spec.name, most=200, least=1)
+    for name in ("slots", "admission_depth", "context_tokens"):
+        number = getattr(spec, name)
+        if number is not None and not 1 <= number <= MOST:
             raise CallerMistake(
-                f"Instance {spec.name!r} has {name}={number}.", remedy="It must be at least 1."
+                f"Instance {spec.name!r} has {name}={number}.",
+                remedy=f"It must be at least 1, and at most {MOST:,}.",
             )
-    check_name("instance", spec.name, most=200)
     check_name("work pool", spec.pool, most=200)
     check_name("model", spec.model, most=300)
     check_name("block", spec.api_key_block, most=200)
