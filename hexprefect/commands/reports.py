@@ -28,6 +28,7 @@ from hexprefect.reports.due import due
 from hexprefect.reports.outcome import summary_rows
 from hexprefect.reports.parameters import parameters_of
 from hexprefect.settings import state_folder
+from hexprefect.urls import refuse_secrets
 
 app = typer.Typer(no_args_is_help=True, help="Nightly reports: check their files, see past nights.")
 
@@ -63,6 +64,8 @@ def check(
             for problem in mistake.problems:
                 out.print(Text.assemble((str(file), "red"), f" {problem}"), soft_wrap=True)
         raise typer.Exit(CALLERS_MISTAKE) from None
+    with errors_for_people(as_json=as_json):
+        refuse_secrets(report.database)
     refused = []
     if connect is not None:
         with errors_for_people(as_json=as_json):

@@ -159,7 +159,7 @@ def json_objects(path: Path) -> Iterable[dict[str, Any]]:
 def _parse(path: Path, number: int, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CallerMistake(
             f"{path}, line {number}, is not JSON: {error}.", remedy="Correct the line."
         ) from error

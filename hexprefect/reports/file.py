@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import re
 import unicodedata
 import zoneinfo
@@ -229,7 +230,7 @@ class Report(_Described):
             if item.key in seen:
                 raise ValueError(
                     f"the items {seen[item.key]!r} and {item.title!r} have the same name in files "
-                    f"({item.key}): give them different titles"
+                    f"({item.key}): give them different titles, in letters a-z or digits"
                 )
             seen[item.key] = item.title
         return items
@@ -241,6 +242,16 @@ class Report(_Described):
 
 
 def slug(text: str) -> str:
-    """A text as a file name: plain lower-case letters, digits and hyphens."""
+    """A text as a file name: plain lower-case letters, digits and hyphens.
+
+    A text of other letters alone, as of Chinese, is named by its digest, so that each has its own.
+    """
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    return re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")[:80] or "item"
+    return re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-")[:80] or _digest(text)
+
+
+def _digest(text: str) -> str:
+    # Punctuation alone says nothing that could be told apart.
+    if not any(character.isalnum() for character in text):
+        return "item"
+    return f"item-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}"

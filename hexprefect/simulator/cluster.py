@@ -92,7 +92,7 @@ def read_profiles(path: Path) -> dict[str, Profile]:
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["profiles"]
         return {name: _profile_of(name, values) for name, values in entries.items()}
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UnknownHardware(
             f"cannot read profiles from {path}: {type(error).__name__}: {error}.",
             remedy='Expected {"profiles": {"NAME": {"c": …, "a": …, "b": …, "kv_tokens": …}}}.',

@@ -69,16 +69,23 @@ class Replay:
         """From JSON lines of `{"prompt": …, "answer": …}`.
 
         Raises:
-            CallerMistake: a line is something else.
+            CallerMistake: it cannot be read, or a line is something else.
         """
+        try:
+            lines = Path(path).read_text(encoding="utf-8").split("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise CallerMistake(
+                f"{path} cannot be read: {why}.", remedy="Check its path."
+            ) from error
         answers: dict[str, str] = {}
-        for number, line in enumerate(Path(path).read_text(encoding="utf-8").split("\n"), 1):
+        for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
                 entry = json.loads(line)
                 answers[str(entry["prompt"])] = str(entry["answer"])
-            except (ValueError, KeyError, TypeError) as odd:
+            except (ValueError, KeyError, TypeError, RecursionError) as odd:
                 raise CallerMistake(
                     f"Line {number} of {path} is no recorded answer.",
                     remedy='Each line is {"prompt": …, "answer": …}.',
