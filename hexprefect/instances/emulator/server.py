@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -69,8 +70,11 @@ class Emulator:
         max_num_queued_reqs: int | None = None,
         seed: int = 0,
     ) -> None:
-        if time_scale <= 0:
-            raise CallerMistake(f"The time scale {time_scale} is not above zero.")
+        if not 0 < time_scale < math.inf:
+            raise CallerMistake(
+                f"The time scale {time_scale} is no number above zero.",
+                remedy="Write 20 for twenty times faster than life.",
+            )
         self.profile = default_profile(profile) if isinstance(profile, str) else profile
         self.name = name or self.profile.name
         self._port = port
