@@ -69,6 +69,11 @@ def _as_object(path: Path) -> dict[str, Any] | None:
     """The file as one JSON object; None when it is lines of them, or an array."""
     try:
         whole = json.loads(_text(path))
+        json.dumps(whole, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise CallerMistake(
+            f"{path} holds half of a surrogate pair.", remedy="Correct the text."
+        ) from error
     except (ValueError, RecursionError):
         return None
     is_line = isinstance(whole, dict) and any(name in whole for name in _ID_FIELDS)

@@ -79,7 +79,7 @@ def parse_cluster(
         if not is_count or not 1 <= int(count or "1") <= MOST_INSTANCES:
             raise UnknownHardware(
                 f"the cluster {text!r} has {count!r} instances of {hardware}.",
-                remedy=f"Write HARDWARE:COUNT, a count of at least 1 and at most {MOST_INSTANCES:,}.",
+                remedy=f"Write HARDWARE:COUNT, a count of at least 1, at most {MOST_INSTANCES:,}.",
             )
         for _ in range(int(count or "1")):
             number = counts.get(hardware, 0)

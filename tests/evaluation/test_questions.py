@@ -88,6 +88,15 @@ class TestReading:
         with pytest.raises(CallerMistake, match="line 1, is not JSON"):
             read_predictions(path, [question("a")])
 
+    def test_half_a_character_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "q.json"
+        path.write_text('{"id": "a", "question": "\\ud800", "db_id": "d", "gold_sql": "SELECT 1"}')
+        with pytest.raises(CallerMistake, match=r"line 1, is not JSON.*surrogates not allowed"):
+            read_questions(path)
+        path.write_text('{"0": "SELECT \'\\ud800\'"}')
+        with pytest.raises(CallerMistake, match="half of a surrogate pair"):
+            read_predictions(path, [question("a")])
+
     def test_a_file_that_is_not_there_is_the_callers_mistake(self, tmp_path: Path) -> None:
         with pytest.raises(CallerMistake, match="cannot be read"):
             read_questions(tmp_path / "none.jsonl")
