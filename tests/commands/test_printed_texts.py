@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,16 @@ from hexprefect.commands.queries import print_answer
 from hexprefect.orchestration.answer_record import empty_record
 
 TEXT = "[/x] [bold] :100: C:\\[y]"
+
+
+@pytest.fixture(autouse=True)
+def environment_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ask --in-process` points Prefect and the store at its folders, for the whole process."""
+    for name in ("HEXPREFECT_STORE", "PREFECT_HOME", "PREFECT_LOGGING_LEVEL", "DO_NOT_TRACK"):
+        before = os.environ.get(name)
+        monkeypatch.setenv(name, before or "")
+        if before is None:
+            monkeypatch.delenv(name)
 
 
 def printed(*arguments: str) -> str:
@@ -62,3 +74,13 @@ def test_an_answer_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> No
     print_answer(record)
     print_answer({**record, "error": TEXT})
     assert capsys.readouterr().out.count(TEXT) == 9
+
+
+def test_a_report_with_a_password_in_its_url_cannot_be_used(tmp_path: Path) -> None:
+    file = tmp_path / "report.yaml"
+    database = "postgresql://reader:hunter2@host/shop"
+    file.write_text(f"title: a\ndatabase: {database}\nitems:\n  - {{title: b, sql: SELECT 1}}\n")
+    said = CliRunner().invoke(app, ["reports", "check", str(file), "--json"])
+    assert said.exit_code == 2
+    assert "postgresql://reader:***@host/shop" in said.stdout
+    assert "hunter2" not in said.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,16 @@ ON_A_STORE = [
     ["metrics", "--once"],
     ["ask", "How many?", "-d", "demo", "--in-process"],
 ]
+
+
+@pytest.fixture(autouse=True)
+def environment_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ask --in-process` points Prefect and the store at its folders, for the whole process."""
+    for name in ("HEXPREFECT_STORE", "PREFECT_HOME", "PREFECT_LOGGING_LEVEL", "DO_NOT_TRACK"):
+        before = os.environ.get(name)
+        monkeypatch.setenv(name, before or "")
+        if before is None:
+            monkeypatch.delenv(name)
 
 
 def refused(*arguments: str, **environment: str) -> str:
