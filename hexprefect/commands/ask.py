@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import uuid
 from contextlib import AsyncExitStack
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 
 import sqlalchemy
 import typer
+from rich.text import Text
 from sqlalchemy.exc import ArgumentError
 
 from hexprefect.commands.output import (
@@ -22,7 +24,9 @@ from hexprefect.commands.output import (
     print_json,
     run,
 )
+from hexprefect.commands.prefect_faults import prefect_faults
 from hexprefect.commands.queries import print_answer
+from hexprefect.commands.store import existing, store_faults
 from hexprefect.embedded.folders import Folders, default_folders
 from hexprefect.embedded.in_process import (
     configured_api_url,
@@ -32,7 +36,8 @@ from hexprefect.embedded.in_process import (
 )
 from hexprefect.errors import CallerMistake, HexprefectError, NoAnswer
 from hexprefect.orchestration.answer_record import empty_record, failed
-from hexprefect.store import Store, StoreNotReady, UnknownTenant, upgrade
+from hexprefect.store import Store, UnknownTenant, upgrade
+from hexprefect.store.opening import open_current
 from hexprefect.store.queries import check_slo
 from hexprefect.store.values import UnknownQuery
 from hexprefect.store.views import query_record, tenant_records
@@ -76,6 +81,8 @@ def ask_command(
     """
     asked = {"question": question, "tenant": tenant, "slo_s": slo, "evidence": evidence}
     try:
+        if not question.strip():
+            raise CallerMistake("The question is empty.", remedy="Ask something.")
         if slo is not None:
             check_slo(slo)
         if configured_api_url() and not in_process:
@@ -85,8 +92,9 @@ def ask_command(
             url = prepare_environment(folders, store)
             record = run(_ask_here({**asked, "database": database}, folders, url, model))
     except HexprefectError as error:
-        known = empty_record(question=question, database="", tenant=tenant, slo_s=slo)
-        mistake = isinstance(error, (CallerMistake, UnknownTenant, StoreNotReady))
+        due = slo if slo is not None and math.isfinite(slo) else None
+        known = empty_record(question=question, database="", tenant=tenant, slo_s=due)
+        mistake = isinstance(error, (CallerMistake, UnknownTenant))
         record = failed(known, str(error), "caller" if mistake else "no_answer")
     if as_json:
         print_json(record)
@@ -126,7 +134,7 @@ async def _ask_here(
                 stack.enter_async_context(own_prefect_server(folders)),
                 stack.enter_async_context(serving_instances(store_url, model=model)),
             )
-            status.update(f"Asking {', '.join(names)}…")
+            status.update(Text(f"Asking {', '.join(names)}…"))
             from prefect.logging.handlers import APILogHandler
 
             from hexprefect.flows.text2sql import ask
@@ -145,12 +153,13 @@ async def _check_early(asked: dict[str, Any], store_url: str) -> None:
     Raises:
         UnknownTenant, CallerMistake: as the flow itself would.
     """
-    await asyncio.to_thread(upgrade, store_url)
-    store = Store(store_url)
-    try:
-        tenants = await store.read_async(tenant_records)
-    finally:
-        store.close()
+    with store_faults(store_url):
+        await asyncio.to_thread(upgrade, store_url)
+        store = Store(store_url)
+        try:
+            tenants = await store.read_async(tenant_records)
+        finally:
+            store.close()
     enabled = [tenant["name"] for tenant in tenants if tenant["enabled"]]
     if asked["tenant"] not in enabled:
         raise UnknownTenant(
@@ -179,7 +188,8 @@ async def ask_deployment(asked: dict[str, Any], store_url: str | None) -> dict[s
 
     Raises:
         CallerMistake: there is no such deployment, or the database is a URL with a secret; nothing
-            was sent then.
+            was sent then; or the server cannot be used.
+        StoreNotReady: the store cannot be read.
         NoAnswer: the flow run ended without an answer record.
     """
     from prefect.deployments import run_deployment
@@ -188,26 +198,30 @@ async def ask_deployment(asked: dict[str, Any], store_url: str | None) -> dict[s
     from hexprefect.settings import settings
 
     refuse_secrets(asked["database"])
-    try:
-        running: Any = run_deployment(DEPLOYMENT, parameters=asked, timeout=None)
-        flow_run = await running
-    except ObjectNotFound:
-        raise CallerMistake(
-            f"The Prefect server has no deployment {DEPLOYMENT}.",
-            remedy="Deploy it with `prefect deploy --all`, or add --in-process.",
-        ) from None
     url = store_url or settings().store.get_secret_value()
-    opened = Store(url)
-    try:
-        known = await opened.read_async(
-            lambda connection: query_record(connection, str(flow_run.id))
-        )
-    except UnknownQuery:
-        # It ended before it was a query: the flow refused it, and its state says why.
-        said = flow_run.state.message or flow_run.state.name
-        raise NoAnswer(f"The flow run {flow_run.id} has no query in this store: {said}") from None
-    finally:
-        opened.close()
+    with store_faults(url):
+        # Before Prefect is told: an answer that cannot be fetched is asked for in vain.
+        opened = await asyncio.to_thread(open_current, existing(url))
+        try:
+            with prefect_faults(", or add --in-process"):
+                running: Any = run_deployment(DEPLOYMENT, parameters=asked, timeout=None)
+                flow_run = await running
+            known = await opened.read_async(
+                lambda connection: query_record(connection, str(flow_run.id))
+            )
+        except ObjectNotFound:
+            raise CallerMistake(
+                f"The Prefect server has no deployment {DEPLOYMENT}.",
+                remedy="Deploy it with `prefect deploy --all`, or add --in-process.",
+            ) from None
+        except UnknownQuery:
+            # It ended before it was a query: the flow refused it, and its state says why.
+            said = flow_run.state.message or flow_run.state.name
+            raise NoAnswer(
+                f"The flow run {flow_run.id} has no query in this store: {said}"
+            ) from None
+        finally:
+            opened.close()
     if known["answer"] is None:
         raise NoAnswer(f"The flow run {flow_run.id} ended {flow_run.state}.")
     return _checked(known["answer"])

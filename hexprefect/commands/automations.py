@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from hexprefect.commands.output import Json, errors_for_people, out, print_json, run
+from hexprefect.commands.prefect_faults import prefect_faults
 from hexprefect.embedded.in_process import configured_api_url
 from hexprefect.errors import CallerMistake
 
@@ -42,7 +43,7 @@ def apply(
         async with get_client() as client:
             return dict(await apply_automations(client, notify=notify, only=tuple(only or ())))
 
-    with errors_for_people(as_json=as_json):
+    with errors_for_people(as_json=as_json), prefect_faults():
         _need_server()
         applied = run(applying())
     if as_json:
@@ -66,7 +67,7 @@ def remove(as_json: Json = False) -> None:
         async with get_client() as client:
             return list(await remove_automations(client))
 
-    with errors_for_people(as_json=as_json):
+    with errors_for_people(as_json=as_json), prefect_faults():
         _need_server()
         removed = run(removing())
     if as_json:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from hexprefect.commands.ask import exit_code
 from hexprefect.commands.output import Json, err, errors_for_people, out, print_json, run
@@ -148,7 +148,7 @@ def _folders(state: Path | None) -> Folders:
 
 
 def _tell(what: str) -> None:
-    err.print(f"[dim]{time.strftime('%H:%M:%S')}[/dim] {escape(what)} …", highlight=False)
+    err.print(Text.assemble((time.strftime("%H:%M:%S"), "dim"), f" {what} …"), highlight=False)
 
 
 def _say_where(stack: RunningStack) -> None:

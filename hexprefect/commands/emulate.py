@@ -15,8 +15,9 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from hexprefect.commands.store import existing, url_of
-from hexprefect.errors import CallerMistake, HexprefectError
+from hexprefect.commands.prefect_faults import prefect_faults
+from hexprefect.commands.store import existing, store_faults, url_of
+from hexprefect.errors import HexprefectError
 from hexprefect.instances.emulator import Emulator
 from hexprefect.instances.emulator.__main__ import API_KEY_VARIABLE, emulator_parser, serve
 from hexprefect.instances.profiles import default_profile
@@ -115,7 +116,7 @@ async def entered(
         async with AsyncExitStack() as stack:
             places = []
             if api_url:
-                await stack.enter_async_context(_in_pools(pools, store, api_url))
+                await stack.enter_async_context(_in_pools(pools, store))
                 places.append(f"the work pools {', '.join(sorted(pools))} of {api_url}")
             elif store is not None:
                 await stack.enter_async_context(_in_store(pools, store))
@@ -134,7 +135,8 @@ async def entered(
 def _open_store(given: str | None) -> Store | None:
     """The store, where there is one; one that was named must be."""
     try:
-        return open_current(existing(url_of(given)))
+        with store_faults(url := url_of(given)):
+            return open_current(existing(url))
     except StoreNotReady:
         if given is not None or "HEXPREFECT_STORE" in os.environ:
             raise
@@ -143,37 +145,29 @@ def _open_store(given: str | None) -> Store | None:
 
 @asynccontextmanager
 async def _in_pools(
-    pools: dict[str, list[dict[str, Any]]], store: Store | None, api_url: str
+    pools: dict[str, list[dict[str, Any]]], store: Store | None
 ) -> AsyncIterator[None]:
     """The fleet as attached instances of work pools, and so in the store."""
-    import httpx
     from prefect import get_client
 
     attached: dict[str, list[dict[str, Any]]] = {}
     try:
-        try:
+        with prefect_faults(", or leave the work pools alone with --no-pools"):
             async with get_client() as client:
                 await _make_pools(client, set(pools))
                 for pool, instances in pools.items():
                     attached[pool] = instances
                     await _attach(client, pool, instances)
                 await _synchronise(client, store, pools)
-            if store is not None:
-                await store.run(lambda tx: _serve_again(tx, pools))
-        except httpx.HTTPError as unreachable:
-            raise CallerMistake(
-                f"The Prefect server at {api_url} cannot be reached.",
-                remedy="Start it, or leave the work pools alone with --no-pools.",
-            ) from unreachable
+        if store is not None:
+            await store.run(lambda tx: _serve_again(tx, pools))
         yield
     finally:
         if attached:
-            await _out_of_pools(attached, store, api_url)
+            await _out_of_pools(attached, store)
 
 
-async def _out_of_pools(
-    pools: dict[str, list[dict[str, Any]]], store: Store | None, api_url: str
-) -> None:
+async def _out_of_pools(pools: dict[str, list[dict[str, Any]]], store: Store | None) -> None:
     """Take the fleet out again; where the server has gone before it, out of the store at least."""
     import httpx
     from prefect import get_client
@@ -184,7 +178,7 @@ async def _out_of_pools(
                 await _detach(client, pool, instances)
             await _synchronise(client, store, pools)
     except (httpx.HTTPError, HexprefectError) as failure:
-        why = failure.problem if isinstance(failure, HexprefectError) else f"no answer of {api_url}"
+        why = failure.problem if isinstance(failure, HexprefectError) else "no answer of Prefect"
         _say(f"The fleet could not be taken out of the work pools {', '.join(pools)}: {why}")
         if store is not None:
             await store.run(lambda tx: _leave(tx, pools))

@@ -85,10 +85,18 @@ def evaluate_command(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Of the local model; by default all processors.")
     ] = None,
-    call_timeout: Annotated[float, typer.Option(min=1, help="Seconds of one model call.")] = 600.0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds of a predicted statement.")] = 30,
-    gold_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds of a gold one.")] = 120,
-    max_rows: Annotated[int, typer.Option(min=1, help="Rows of a result to compare.")] = 200_000,
+    call_timeout: Annotated[
+        float, typer.Option(min=1, max=86_400, help="Seconds of one model call.")
+    ] = 600.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=86_400, help="Seconds of a predicted statement.")
+    ] = 30,
+    gold_timeout: Annotated[
+        float, typer.Option(min=0.1, max=86_400, help="Seconds of a gold one.")
+    ] = 120,
+    max_rows: Annotated[
+        int, typer.Option(min=1, max=10**9, help="Rows of a result to compare.")
+    ] = 200_000,
     slo: Annotated[
         float | None, typer.Option(help="With --stack: seconds to the deadline.")
     ] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, fields
@@ -9,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import make_url
-from sqlalchemy.exc import SQLAlchemyError
 
 from hexprefect.commands.evaluate_stack import Stack
+from hexprefect.commands.store import existing, store_faults
 from hexprefect.completion import Complete
 from hexprefect.embedded.in_process import configured_api_url
 from hexprefect.errors import CallerMistake
@@ -27,10 +27,9 @@ from hexprefect.instances.endpoint import Endpoint
 from hexprefect.instances.local_model import ensure_model_async, find_model
 from hexprefect.instances.local_server import LocalServer
 from hexprefect.settings import settings
-from hexprefect.store import Store
+from hexprefect.store.opening import open_current
 from hexprefect.store.views import instance_views
 from hexprefect.text2sql import AgentOptions
-from hexprefect.urls import shown_url
 
 _CONTEXT_TOKENS = 8192
 """Of a local server, a request: the schema's budget, the question and the answer fit."""
@@ -152,17 +151,12 @@ async def open_source(
 async def _models_of(store_url: str | None) -> list[str]:
     """The models of a stack's instances, whatever state each is in now."""
     url = store_url or settings().store.get_secret_value()
-    store = Store(url)
-    try:
-        views = await store.read_async(instance_views)
-    except SQLAlchemyError as error:
-        shown = shown_url(make_url(url))
-        raise CallerMistake(
-            f"The store {shown} cannot be read: {type(error).__name__}.",
-            remedy="Name that of the deployment with --store.",
-        ) from error
-    finally:
-        store.close()
+    with store_faults(url):
+        store = await asyncio.to_thread(open_current, existing(url))
+        try:
+            views = await store.read_async(instance_views)
+        finally:
+            store.close()
     return sorted({view.spec.model for view in views.values()})
 
 

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from sqlalchemy import make_url
 
 from hexprefect.commands.output import Json, StoreUrl, errors_for_people, out, print_json
-from hexprefect.commands.store import existing, url_of
-from hexprefect.instances.endpoint import Endpoint, shown_url
+from hexprefect.commands.store import existing, store_faults, url_of
+from hexprefect.instances.endpoint import Endpoint
 from hexprefect.instances.profiles import default_profile
 from hexprefect.store import InstanceSpec, InstanceView, Store
 from hexprefect.store import fleet as move_fleet
@@ -20,6 +21,7 @@ from hexprefect.store import queries as move_queries
 from hexprefect.store.opening import open_current
 from hexprefect.store.values import InstanceState
 from hexprefect.store.views import instance_views, tenant_records
+from hexprefect.urls import holds_secret, shown_url
 
 instances = typer.Typer(no_args_is_help=True, help="The model instances that serve requests.")
 tenants = typer.Typer(no_args_is_help=True, help="Whose queries they are.")
@@ -30,8 +32,8 @@ Name = Annotated[str, typer.Argument(help="Name of the instance.")]
 @contextmanager
 def open_store(given: str | None, *, as_json: bool) -> Iterator[Store]:
     """The store of a command."""
-    with errors_for_people(as_json=as_json):
-        store = open_current(existing(url_of(given)))
+    with errors_for_people(as_json=as_json), store_faults(url := url_of(given)):
+        store = open_current(existing(url))
         try:
             yield store
         finally:
@@ -190,4 +192,7 @@ def _dialect(speaks: str) -> Any:
 def _record(view: InstanceView) -> dict[str, Any]:
     record = asdict(view)
     record["held_prefixes"] = len(view.held_prefixes)
-    return {**record.pop("spec"), "url": shown_url(view.spec.url), **record}
+    spec, url = record.pop("spec"), make_url(view.spec.url)
+    if holds_secret(url):
+        spec["url"] = shown_url(url)
+    return {**spec, **record}

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hexprefect.commands.output import StoreUrl, errors_for_people, run
-from hexprefect.commands.store import existing, url_of
+from hexprefect.commands.store import existing, store_faults, url_of
 from hexprefect.embedded.in_process import configured_api_url
 from hexprefect.errors import CallerMistake
 from hexprefect.store.opening import open_current
@@ -40,7 +40,8 @@ def mcp_command(
                 "The package mcp is not installed.",
                 remedy="Install it with `pip install 'hexprefect[mcp]'`.",
             ) from None
-        opened = open_current(existing(url_of(store)))
+        with store_faults(url := url_of(store)):
+            opened = open_current(existing(url))
         try:
             run(mcp_server(Asking(store=opened, tenant=tenant)).run_stdio_async())
         finally:

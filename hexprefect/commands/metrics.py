@@ -13,6 +13,7 @@ from rich.table import Table
 
 from hexprefect.commands.fleet import open_store
 from hexprefect.commands.output import Json, StoreUrl, err, out, print_json
+from hexprefect.errors import CallerMistake
 from hexprefect.observability.metrics import METRICS, FleetMetrics
 
 
@@ -51,7 +52,13 @@ def metrics_command(
         if once:
             _print_once(registry, as_json=as_json)
             return
-        server, thread = start_http_server(port, addr=host, registry=registry)
+        try:
+            server, thread = start_http_server(port, addr=host, registry=registry)
+        except OSError as error:
+            raise CallerMistake(
+                f"Nothing can be served at {host}, port {port}: {error.strerror}.",
+                remedy="Choose another with --host or --port; port 0 takes a free one.",
+            ) from error
         err.print(
             f"http://{host}:{server.server_port}/metrics   Ctrl-C ends it.",
             highlight=False,

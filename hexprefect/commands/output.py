@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from hexprefect.errors import HexprefectError
 
@@ -22,10 +23,11 @@ FAILED = 1
 CALLERS_MISTAKE = 2
 NO_ANSWER = 3
 
-out = Console()
+# What is printed comes from databases, servers and models: a `[/x]` or a `:100:` in it is a text.
+out = Console(markup=False, emoji=False)
 """For results."""
 
-err = Console(stderr=True)
+err = Console(stderr=True, markup=False, emoji=False)
 """For progress and errors: standard output stays clean for results."""
 
 Json = Annotated[
@@ -45,8 +47,9 @@ StoreUrl = Annotated[
 
 def print_json(value: Any) -> None:
     """One JSON value on standard output."""
-    json.dump(value, sys.stdout, ensure_ascii=False, indent=2, default=str, allow_nan=False)
-    sys.stdout.write("\n")
+    # Whole or not at all: half an object would be worse than none.
+    text = json.dumps(value, ensure_ascii=False, indent=2, default=str, allow_nan=False)
+    sys.stdout.write(f"{text}\n")
 
 
 @contextmanager
@@ -63,7 +66,7 @@ def fail(message: str, *, code: int, as_json: bool = False) -> NoReturn:
     if as_json:
         print_json({"error": message})
     else:
-        err.print(f"[red]Error:[/red] {message}", highlight=False, markup=True)
+        err.print(Text.assemble(("Error:", "red"), f" {message}"), highlight=False)
     raise typer.Exit(code)
 
 

@@ -36,7 +36,9 @@ MEANINGS = {
 @app.command("show")
 def show_command(
     store: StoreUrl = None,
-    history: Annotated[int, typer.Option(min=1, help="Rows of the history to show.")] = 5,
+    history: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Rows of the history to show.")
+    ] = 5,
     as_json: Json = False,
 ) -> None:
     """The policy that every dispatch uses now, and by whom or what it was chosen."""

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from hexprefect.commands.output import Json, StoreUrl, errors_for_people, out, print_json, run
-from hexprefect.commands.store import existing, url_of
+from hexprefect.commands.prefect_faults import prefect_faults
+from hexprefect.commands.store import existing, store_faults, url_of
 from hexprefect.store.opening import open_current
 
 app = typer.Typer(no_args_is_help=True, help="Work pools of a Prefect server as the fleet.")
@@ -39,15 +40,15 @@ def apply_command(
                 asdict(change) for change in await apply_pools(client, directory, dry_run=dry_run)
             ]
 
-    with errors_for_people(as_json=as_json):
+    with errors_for_people(as_json=as_json), prefect_faults():
         changes = run(apply())
     if as_json:
         print_json({"dry_run": dry_run, "pools": changes})
         return
     for change in changes:
-        out.print(f"[bold]{change['pool']}[/bold]: {change['action']}")
+        out.print(Text.assemble((str(change["pool"]), "bold"), f": {change['action']}"))
         if change["diff"]:
-            out.print(escape(str(change["diff"])), highlight=False, soft_wrap=True)
+            out.print(str(change["diff"]), highlight=False, soft_wrap=True)
 
 
 @app.command("sync")
@@ -59,14 +60,15 @@ def sync_command(store: StoreUrl = None, as_json: Json = False) -> None:
 
         from hexprefect.orchestration.fleet_sync import synchronise_fleet
 
-        opened = open_current(existing(url_of(store)))
-        try:
-            async with get_client() as client:
-                return await synchronise_fleet(client, opened)
-        finally:
-            opened.close()
+        with store_faults(url := url_of(store)):
+            opened = open_current(existing(url))
+            try:
+                async with get_client() as client:
+                    return await synchronise_fleet(client, opened)
+            finally:
+                opened.close()
 
-    with errors_for_people(as_json=as_json):
+    with errors_for_people(as_json=as_json), prefect_faults():
         changed = run(synchronise())
     if as_json:
         print_json({"changed": list(changed)})

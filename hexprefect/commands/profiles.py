@@ -10,14 +10,17 @@ import typer
 from rich.table import Table
 
 from hexprefect.commands.fleet import Name, open_store
-from hexprefect.commands.output import CALLERS_MISTAKE, Json, StoreUrl, fail, out, print_json
+from hexprefect.commands.output import Json, StoreUrl, out, print_json
+from hexprefect.errors import CallerMistake
 from hexprefect.scheduling import Profile
 from hexprefect.scheduling.profile_fitting import FitOptions, RelativeError, relative_error
 from hexprefect.store import Store
 from hexprefect.store.learning import Learning, Observed, learn, learn_all, observe
 from hexprefect.store.profiles import LEARNED, forget_learned, pin_profile, profile_history
 
-Hours = Annotated[float, typer.Option(min=0.01, help="How far back is looked, in hours.")]
+Hours = Annotated[
+    float, typer.Option(min=0.01, max=100_000, help="How far back is looked, in hours.")
+]
 
 
 def profile_command(
@@ -70,11 +73,13 @@ def learn_command(
     options = FitOptions(least_requests=least)
     with open_store(store, as_json=as_json) as opened:
         learnings = _learn(opened, name, 3600 * hours, options, dry_run)
+        if not learnings:
+            raise CallerMistake(
+                "The store has no instance.", remedy="Add one with `hexprefect instances add`."
+            )
     if as_json:
         print_json({"dry_run": dry_run, "instances": [one.as_record() for one in learnings]})
         return
-    if not learnings:
-        fail("The store has no instance.", code=CALLERS_MISTAKE)
     table = Table(
         "instance", "outcome", *_SHORT.values(), "requests", "rejected", "before", "after"
     )

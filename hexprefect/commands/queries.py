@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
+from rich.text import Text
 
 from hexprefect.commands.fleet import open_store
 from hexprefect.commands.output import Json, StoreUrl, out, print_json
@@ -19,7 +19,9 @@ app = typer.Typer(no_args_is_help=True, help="What was asked, and what came of i
 
 @app.command("list")
 def list_queries(
-    most: Annotated[int, typer.Option("--most", "-n", min=1, help="How many, newest first.")] = 20,
+    most: Annotated[
+        int, typer.Option("--most", "-n", min=1, max=100_000, help="How many, newest first.")
+    ] = 20,
     store: StoreUrl = None,
     as_json: Json = False,
 ) -> None:
@@ -40,7 +42,7 @@ def list_queries(
             f"{record['slo_s']:.0f} s",
             record["tenant"],
             record["database"],
-            escape((record["question"] or "")[:60]),
+            (record["question"] or "")[:60],
         )
     out.print(table if records else "No queries yet.")
 
@@ -71,7 +73,7 @@ def show_query(
             mark = "→ " if score.instance == chosen.instance else "  "
             table.add_row(
                 decision["stage"],
-                escape(decision["why"]),
+                decision["why"],
                 mark + score.instance,
                 f"{score.completion_s:.3f} s",
                 f"{score.queue_delay_s:.3f} s",
@@ -82,31 +84,36 @@ def show_query(
 
 def print_answer(record: dict[str, Any]) -> None:
     """An answer record, for people."""
-    out.print(f"[bold]{escape(record['question'] or '')}[/bold]", soft_wrap=True)
+    out.print(Text(record["question"] or "", "bold"), soft_wrap=True)
     if record["sql"]:
         out.print(Syntax(record["sql"], "sql", word_wrap=True, background_color="default"))
     if record["error"]:
-        out.print(f"[red]No answer:[/red] {escape(record['error'])}", soft_wrap=True)
+        _print_after("No answer:", "red", record["error"])
     elif record["columns"]:
         out.print(_rows_table(record))
     if record["stages"]:
         out.print(_stages_table(record))
     if record["elapsed_s"] is not None and record["slo_s"] is not None:
-        met = "[green]met[/green]" if record["met_slo"] else "[red]missed[/red]"
-        out.print(f"{record['elapsed_s']:.1f} s of {record['slo_s']:.0f} s: SLO {met}.")
+        met = ("met", "green") if record["met_slo"] else ("missed", "red")
+        took = f"{record['elapsed_s']:.1f} s of {record['slo_s']:.0f} s: SLO "
+        out.print(Text.assemble(took, met, "."))
     for warning in record["warnings"]:
-        out.print(f"[yellow]Warning:[/yellow] {escape(warning)}", soft_wrap=True)
+        _print_after("Warning:", "yellow", warning)
     for dropped in record["dropped_work"]:
-        out.print(f"[yellow]Dropped:[/yellow] {escape(dropped)}", soft_wrap=True)
+        _print_after("Dropped:", "yellow", dropped)
+
+
+def _print_after(word: str, style: str, text: str) -> None:
+    out.print(Text.assemble((word, style), f" {text}"), soft_wrap=True)
 
 
 def _rows_table(record: dict[str, Any], most: int = 50) -> Table:
     count = len(record["rows"])
     more = count > most or record["truncated"]
     caption = f"the first {min(count, most)} rows" if more else None
-    table = Table(*(escape(str(column)) for column in record["columns"]), caption=caption)
+    table = Table(*(str(column) for column in record["columns"]), caption=caption)
     for row in record["rows"][:most]:
-        table.add_row(*("NULL" if value is None else escape(str(value)) for value in row))
+        table.add_row(*("NULL" if value is None else str(value) for value in row))
     return table
 
 

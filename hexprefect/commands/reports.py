@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from hexprefect.commands.output import (
     CALLERS_MISTAKE,
@@ -28,6 +28,7 @@ from hexprefect.reports.due import due
 from hexprefect.reports.outcome import summary_rows
 from hexprefect.reports.parameters import parameters_of
 from hexprefect.settings import state_folder
+from hexprefect.urls import refuse_secrets
 
 app = typer.Typer(no_args_is_help=True, help="Nightly reports: check their files, see past nights.")
 
@@ -61,8 +62,10 @@ def check(
             print_json({"file": str(file), "usable": False, "problems": problems})
         else:
             for problem in mistake.problems:
-                out.print(f"[red]{escape(str(file))}[/red] {escape(str(problem))}", soft_wrap=True)
+                out.print(Text.assemble((str(file), "red"), f" {problem}"), soft_wrap=True)
         raise typer.Exit(CALLERS_MISTAKE) from None
+    with errors_for_people(as_json=as_json):
+        refuse_secrets(report.database)
     refused = []
     if connect is not None:
         with errors_for_people(as_json=as_json):
@@ -72,9 +75,8 @@ def check(
     else:
         _print_plan(report)
         for entry in refused:
-            out.print(
-                f"[red]{escape(entry['place'])}[/red]: {escape(entry['problem'])}", soft_wrap=True
-            )
+            said = Text.assemble((entry["place"], "red"), f": {entry['problem']}")
+            out.print(said, soft_wrap=True)
     if refused:
         raise typer.Exit(FAILED)
 
@@ -114,7 +116,7 @@ def list_nights(archive: ArchiveFolder = None, as_json: Json = False) -> None:
             record["date"],
             record["state"],
             "yes" if record["in_time"] else "no",
-            escape(record["message"]),
+            record["message"],
         )
     out.print(table if records else f"No reports yet in {root}.")
 
@@ -150,7 +152,7 @@ def show(
     for row in summary_rows(outcome):
         table.add_row(
             *(
-                "" if row[key] is None else escape(str(row[key]))
+                "" if row[key] is None else str(row[key])
                 for key in ("item", "state", "rows", "SQL from", "change", "reason")
             )
         )
@@ -213,14 +215,15 @@ def _print_plan(report: Report) -> None:
     plan = _plan(report)
     when = f"by {plan['ready_by']} {plan['timezone']}" if plan["ready_by"] else "on demand"
     out.print(
-        f"[bold]{escape(plan['title'])}[/bold] of {escape(plan['database'])}, {when}; "
-        f"as of {plan['date']}:",
+        Text.assemble(
+            (plan["title"], "bold"), f" of {plan['database']}, {when}; as of {plan['date']}:"
+        ),
         highlight=False,
     )
     table = Table("item", "asks", "chart")
     for item in plan["items"]:
         asks = "pinned SQL" if item["pinned"] else item["question"]
-        table.add_row(escape(item["title"]), escape(asks or ""), item["chart"] or "")
+        table.add_row(item["title"], asks or "", item["chart"] or "")
     out.print(table)
     to = ", ".join(plan["recipients"])
     out.print(f"Sent to: {to}." if to else "Sent to nobody: add `recipients:`.", highlight=False)

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +20,7 @@ from hexprefect.store.statistics import FleetState, TenantLoad, Window, fleet_st
 
 STATE_STYLES = {"alive": "green", "suspect": "yellow", "draining": "cyan", "dead": "red"}
 BAR_CELLS = 10
+LONGEST_WINDOW_S = 366 * 86_400.0
 
 
 def top_command(
@@ -28,7 +28,10 @@ def top_command(
         float, typer.Option("--every", min=0.1, max=60, help="Seconds between two looks.")
     ] = 1.0,
     window: Annotated[
-        float, typer.Option(min=1, help="Seconds that P50, P95 and attainment look back.")
+        float,
+        typer.Option(
+            min=1, max=LONGEST_WINDOW_S, help="Seconds that P50, P95 and attainment look back."
+        ),
     ] = 600.0,
     rows: Annotated[int, typer.Option(min=0, max=200, help="Waiting requests shown.")] = 10,
     once: Annotated[bool, typer.Option("--once", help="Show it once and end.")] = False,
@@ -138,8 +141,8 @@ def _instances(state: FleetState) -> Table:
         capacity = view.spec.admission_depth or view.spec.slots
         filled = min(BAR_CELLS, round(BAR_CELLS * view.occupied / capacity))
         table.add_row(
-            escape(view.spec.name),
-            escape(view.spec.pool),
+            view.spec.name,
+            view.spec.pool,
             Text(view.state, style=STATE_STYLES[view.state]),
             f"{view.occupied}/{capacity}",
             Text("█" * filled + "░" * (BAR_CELLS - filled), style="blue"),
@@ -161,9 +164,9 @@ def _queues(state: FleetState) -> Table:
         table.add_row(
             Text(f"{one.laxity_s:+.1f} s", style=style),
             f"{one.waited_s:.1f} s",
-            escape(one.stage),
-            escape(one.instance or "none"),
-            escape(one.tenant),
+            one.stage,
+            one.instance or "none",
+            one.tenant,
             one.query_id,
         )
     return table
@@ -179,7 +182,7 @@ def _tenants(state: FleetState) -> Table:
 def _tenant_row(load: TenantLoad) -> tuple[RenderableType, ...]:
     window = load.window
     return (
-        escape(load.tenant),
+        load.tenant,
         str(load.running),
         str(window.answered),
         str(window.failed),

@@ -42,7 +42,7 @@ def read_predictions(path: Path, questions: Sequence[GoldQuestion]) -> dict[str,
         # BIRD counts from 0 in the order of the file, whatever the questions' own ids are.
         counted = set(found) <= {str(number) for number in range(len(found))}
     else:
-        found = dict(_pair(path, entry) for entry in json_objects(path))
+        found = _one_each(path, [_pair(path, entry) for entry in json_objects(path)])
         counted = False
     known = {
         (by_position.get(key) if counted else key): sql.strip().rstrip(";") or None
@@ -69,7 +69,12 @@ def _as_object(path: Path) -> dict[str, Any] | None:
     """The file as one JSON object; None when it is lines of them, or an array."""
     try:
         whole = json.loads(_text(path))
-    except ValueError:
+        json.dumps(whole, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise CallerMistake(
+            f"{path} holds half of a surrogate pair.", remedy="Correct the text."
+        ) from error
+    except (ValueError, RecursionError):
         return None
     is_line = isinstance(whole, dict) and any(name in whole for name in _ID_FIELDS)
     return whole if isinstance(whole, dict) and not is_line else None
@@ -77,6 +82,16 @@ def _as_object(path: Path) -> dict[str, Any] | None:
 
 def _statement_of_bird(value: object) -> str:
     return value.split(_BIRD_SEPARATOR)[0] if isinstance(value, str) else ""
+
+
+def _one_each(path: Path, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, sql in pairs:
+        if found.setdefault(key, sql) != sql:
+            raise CallerMistake(
+                f"{path} has two different predictions for {key!r}.", remedy="Keep one of them."
+            )
+    return found
 
 
 def _pair(path: Path, entry: Mapping[str, Any]) -> tuple[str, str]:

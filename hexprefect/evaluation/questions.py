@@ -158,8 +158,11 @@ def json_objects(path: Path) -> Iterable[dict[str, Any]]:
 
 def _parse(path: Path, number: int, text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError as error:
+        value = json.loads(text)
+        # JSON can escape half of a surrogate pair, which no file and no database can keep.
+        json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except (ValueError, RecursionError) as error:
         raise CallerMistake(
             f"{path}, line {number}, is not JSON: {error}.", remedy="Correct the line."
         ) from error

@@ -57,6 +57,11 @@ class Endpoint:
                 f"The URL of instance {self.name!r} has a query or a fragment.",
                 remedy="Give the server's base alone: /v1/chat/completions is put behind it.",
             )
+        if parsed.port is not None and not 0 < parsed.port < 65_536:
+            raise CallerMistake(
+                f"The URL of instance {self.name!r} has the port {parsed.port}.",
+                remedy="Ports are from 1 to 65535.",
+            )
         object.__setattr__(self, "url", self.url.rstrip("/").removesuffix("/v1").rstrip("/"))
         if self.api_key is not None:
             object.__setattr__(self, "api_key", self._as_header(self.api_key))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hexprefect.errors import HexprefectError
+from hexprefect.errors import CallerMistake, HexprefectError
 
 FailureKind = Literal[
     "refused", "died", "unavailable", "overloaded", "timeout", "rejected", "unauthorised"
@@ -109,3 +109,7 @@ class InstanceStartFailed(InstanceError):
 
 class ModelUnavailable(HexprefectError):
     """A model file could not be obtained, or its bytes are not the ones they should be."""
+
+
+class UnknownModel(ModelUnavailable, CallerMistake):
+    """There is no local model of that name."""

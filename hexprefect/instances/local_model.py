@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hexprefect.errors import HexprefectError
-from hexprefect.instances.errors import ModelUnavailable
+from hexprefect.instances.errors import ModelUnavailable, UnknownModel
 from hexprefect.instances.model_sources import fetch_from_hub, fetch_from_mirror
 from hexprefect.instances.transfer_report import TransferReport, transfer_report
 
@@ -95,12 +95,12 @@ def find_model(name: str) -> LocalModel:
     """The model called `name`, for example `1.5B`.
 
     Raises:
-        ModelUnavailable: there is none of that name.
+        UnknownModel: there is none of that name.
     """
     try:
         return MODELS[name.upper()]
     except KeyError:
-        raise ModelUnavailable(
+        raise UnknownModel(
             f"There is no local model {name!r}.", remedy=f"Choose one of {', '.join(MODELS)}."
         ) from None
 

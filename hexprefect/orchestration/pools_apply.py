@@ -98,7 +98,11 @@ def read_templates(directory: Path | None = None) -> dict[str, dict[str, Any]]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         template = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as invalid:
+    except OSError as unreadable:
+        raise PoolMistake(
+            f"{path} cannot be read: {unreadable.strerror}.", remedy="Check its path."
+        ) from unreadable
+    except (ValueError, RecursionError) as invalid:
         raise PoolMistake(f"{path} is not JSON: {invalid}.") from invalid
     parts = template if isinstance(template, dict) else {}
     if not all(isinstance(parts.get(key), dict) for key in ("job_configuration", "variables")):

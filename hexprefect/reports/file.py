@@ -231,7 +231,7 @@ class Report(_Described):
             if item.key in seen:
                 raise ValueError(
                     f"the items {seen[item.key]!r} and {item.title!r} have the same name in files "
-                    f"({item.key}): give them different titles"
+                    f"({item.key}): give them different titles, in letters a-z or digits"
                 )
             seen[item.key] = item.title
         return items

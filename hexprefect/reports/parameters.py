@@ -134,17 +134,21 @@ def sql_literal(value: Any, *, dialect: str) -> str:
 
 def find_mistakes(report: Report) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
     """Templates that cannot work: `(place, problem, remedy)` of each."""
-    known = set(built_in_dates(datetime.date(2000, 1, 1)))
+    values = built_in_dates(datetime.date(2000, 1, 1))
+    known = set(values)
     for name, value in report.parameters.items():
         if name in known:
             yield ("parameters", name), f"{name!r} is built in.", "Give it another name."
+        values[name] = value
         if isinstance(value, str):
-            yield from _mistakes_in(value, known, ("parameters", name))
+            found = [*_mistakes_in(value, known, values, ("parameters", name))]
+            yield from found
+            values[name] = "" if found else Parameters(values).text(value)
         known.add(name)
-    yield from _mistakes_in(report.title, known, ("title",))
+    yield from _mistakes_in(report.title, known, values, ("title",))
     for index, item in enumerate(report.items):
         for field, template in _templates(item):
-            yield from _mistakes_in(template, known, ("items", index, field))
+            yield from _mistakes_in(template, known, values, ("items", index, field))
         if item.sql is not None and (inside := _quoted_parameter(item.sql)):
             yield (
                 ("items", index, "sql"),
@@ -162,10 +166,12 @@ def _templates(item: Item) -> Iterator[tuple[str, str]]:
 
 
 def _mistakes_in(
-    template: str, known: set[str], place: tuple[str | int, ...]
+    template: str, known: set[str], values: Mapping[str, Any], place: tuple[str | int, ...]
 ) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
     try:
         unknown = sorted(_names(template) - known)
+        if not unknown:
+            Parameters(values).text(template)
     except CallerMistake as mistake:
         yield place, mistake.problem, mistake.remedy or ""
         return

@@ -110,6 +110,12 @@ def _load(file: Path, text: str) -> tuple[Any, dict[Place, int]]:
         raise _mistake(file, line, problem, _yaml_remedy(text, mark)) from error
     except yaml.YAMLError as error:
         raise _mistake(file, None, f"It is not YAML: {error}.", "Check its characters.") from error
+    except RecursionError as error:
+        raise _mistake(file, None, "It is nested too deeply.", "Flatten it.") from error
+    except (ValueError, ArithmeticError) as error:
+        # Of a number or a date: YAML makes them of what looks like one.
+        problem = f"It holds something that looks like a date or a number and is none: {error}."
+        raise _mistake(file, None, problem, "Put quotes around it, or correct it.") from error
     finally:
         loader.dispose()
 
@@ -147,7 +153,8 @@ def _lines(
 
 
 def _problems(entries: list[ErrorDetails], lines: Mapping[Place, int]) -> list[Problem]:
-    """Of what pydantic says; a name that was misspelt is not missing besides."""
+    """Of what pydantic says; a name that was misspelt is not missing besides, and a list of which
+    an entry is wrong is not too short."""
     misspelt = {
         (*entry["loc"][:-1], near)
         for entry in entries
@@ -156,8 +163,14 @@ def _problems(entries: list[ErrorDetails], lines: Mapping[Place, int]) -> list[P
     return [
         _problem(entry, lines)
         for entry in entries
-        if entry["type"] != "missing" or entry["loc"] not in misspelt
+        if (entry["type"] != "missing" or entry["loc"] not in misspelt)
+        and (entry["type"] != "too_short" or not _has_wrong_entries(entry, entries))
     ]
+
+
+def _has_wrong_entries(entry: ErrorDetails, entries: list[ErrorDetails]) -> bool:
+    place = entry["loc"]
+    return any(other["loc"][: len(place)] == place != other["loc"] for other in entries)
 
 
 def _problem(entry: ErrorDetails, lines: Mapping[Place, int]) -> Problem:
@@ -170,6 +183,10 @@ def _problem(entry: ErrorDetails, lines: Mapping[Place, int]) -> Problem:
                 _shown(place),
                 f"{name!r} is missing.",
                 f"Add `{name}: …`.",
+            )
+        case "too_short":
+            return Problem(
+                _line_of(place, lines), _shown(place), f"{name!r} is empty.", "Give it an entry."
             )
         case "extra_forbidden":
             near = _near(place)

@@ -43,6 +43,10 @@ class Cluster:
         return tuple(instance.profile for instance in self.instances)
 
 
+MOST_INSTANCES = 10_000
+"""Of one hardware, as a word of a cluster says it."""
+
+
 def parse_cluster(
     text: str,
     *,
@@ -57,7 +61,8 @@ def parse_cluster(
         known: profiles by hardware; the published ones of Llama-3.1-70B when left out.
 
     Raises:
-        UnknownHardware: for hardware without a profile or a count that is not a positive number.
+        UnknownHardware: for hardware without a profile or a count that is not a positive number,
+            or of more than anybody has.
     """
     known = profiles() if known is None else known
     options = options or EngineOptions()
@@ -70,10 +75,11 @@ def parse_cluster(
                 f"the cluster {text!r} names {hardware!r}, of which there is no profile.",
                 remedy=f"There are: {', '.join(sorted(known))}; add others with --profiles FILE.",
             )
-        if not (count or "1").isdecimal() or int(count or "1") < 1:
+        is_count = (count or "1").isdecimal() and len(count) <= len(str(MOST_INSTANCES))
+        if not is_count or not 1 <= int(count or "1") <= MOST_INSTANCES:
             raise UnknownHardware(
                 f"the cluster {text!r} has {count!r} instances of {hardware}.",
-                remedy="Write HARDWARE:COUNT with a count of at least 1.",
+                remedy=f"Write HARDWARE:COUNT, a count of at least 1, at most {MOST_INSTANCES:,}.",
             )
         for _ in range(int(count or "1")):
             number = counts.get(hardware, 0)
@@ -92,7 +98,7 @@ def read_profiles(path: Path) -> dict[str, Profile]:
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["profiles"]
         return {name: _profile_of(name, values) for name, values in entries.items()}
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UnknownHardware(
             f"cannot read profiles from {path}: {type(error).__name__}: {error}.",
             remedy='Expected {"profiles": {"NAME": {"c": …, "a": …, "b": …, "kv_tokens": …}}}.',

@@ -66,7 +66,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Simulate scheduling policies, tune α, reproduce the evaluation."
 )
 
-_err = Console(stderr=True)
+_err = Console(stderr=True, markup=False, emoji=False)
 
 
 @app.command()
@@ -298,13 +298,12 @@ def _say_tuned(what: str, tuning: Tuning) -> None:
     point = tuning.best_tuned.as_record()
     settings = ("alpha", "order", "slowdown", "late_penalty", "stretch")
     chosen = ", ".join(f"{name} {_cell(point[name])}" for name in settings)
-    _err.print(f"{what}, tuned: {chosen}.", highlight=False, markup=False)
+    _err.print(f"{what}, tuned: {chosen}.", highlight=False)
     if tuning.round_robin_wins:
         _err.print(
             f"{what}: round-robin would have been better where it was tuned: {tuning.comparison}.",
             style="yellow",
             highlight=False,
-            markup=False,
         )
 
 
@@ -342,7 +341,7 @@ def _errors(as_json: bool) -> Iterator[None]:
         if as_json:
             _print_json({"error": str(error)})
         else:
-            _err.print(f"Error: {error}", style="red", highlight=False, markup=False)
+            _err.print(f"Error: {error}", style="red", highlight=False)
         raise typer.Exit(2) from error
 
 
@@ -359,10 +358,10 @@ def _print_records(records: Sequence[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def _print_table(records: Sequence[dict[str, Any]], title: str | None = None) -> None:
-    console = Console()
+    console = Console(markup=False, emoji=False)
     if not console.is_terminal:
         # A pipe has no width: wide rows are not folded.
-        console = Console(width=400)
+        console = Console(width=400, markup=False, emoji=False)
     table = Table(title=title, box=None)
     for name in records[0]:
         table.add_column(name, overflow="fold")

@@ -10,9 +10,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, bindparam, create_engine, text
+from sqlalchemy import Connection, bindparam, create_engine, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from hexprefect.errors import HexprefectError
@@ -64,7 +65,14 @@ def from_store(url: str, read: Callable[[Connection], T]) -> T:
         NothingRecorded: when there is no store there, or nothing to read in it.
     """
     try:
-        engine = create_engine(url)
+        parsed = make_url(url)
+        if parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).is_file():
+            # Opening it would make one.
+            raise NothingRecorded(
+                f"there is no store at {parsed.database}.",
+                remedy="Give its URL as for HEXPREFECT_STORE.",
+            )
+        engine = create_engine(parsed)
         try:
             with engine.connect() as connection:
                 return read(connection)

@@ -246,7 +246,9 @@ def _read_queries(path: Path, text: str) -> Iterator[Query]:
                 place = f"line {number}"
                 if line.strip():
                     yield query_from_record(json.loads(line))
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+    except (
+        *(AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError),
+    ) as error:
         raise BadWorkload(
             f"{path}, {place}: {type(error).__name__}: {error}.",
             remedy="Expected: the reference's JSON list of {'Text2SQLRequest': [steps]}, or JSONL "

@@ -80,7 +80,14 @@ def _sqlite_engine(url: URL) -> Engine:
             "The store cannot be in memory: other processes must see it.",
             remedy="Use sqlite:////absolute/path.sqlite.",
         )
-    Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(str(url.database)).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CallerMistake(
+            f"The store's folder {folder} cannot be made: {error.strerror}.",
+            remedy="Give another store, or another HEXPREFECT_STATE.",
+        ) from error
     engine = create_engine(
         url,
         poolclass=QueuePool,

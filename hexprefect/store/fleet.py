@@ -19,6 +19,8 @@ from hexprefect.store.words import check_name
 
 _PAUSED = ("work pool ", " is paused")
 _LEFT = "no longer in pool "
+MOST = 1_000_000_000
+"""Of anything that an instance has: its columns hold no more than twice that."""
 
 
 def enter_instance(tx: Transaction, spec: InstanceSpec) -> bool:
@@ -28,12 +30,15 @@ def enter_instance(tx: Transaction, spec: InstanceSpec) -> bool:
     counts from the next dispatch on.
 
     Raises:
-        CallerMistake: when it has no slot to give, or a name is too long.
+        CallerMistake: when it has no slot to give, or a number or a name does not fit.
     """
-    for name, number in (("slots", spec.slots), ("admission_depth", spec.admission_depth)):
-        if number is not None and number < 1:
+    check_name("instance", spec.name, most=200, least=1)
+    for name in ("slots", "admission_depth", "context_tokens"):
+        number = getattr(spec, name)
+        if number is not None and not 1 <= number <= MOST:
             raise CallerMistake(
-                f"Instance {spec.name!r} has {name}={number}.", remedy="It must be at least 1."
+                f"Instance {spec.name!r} has {name}={number}.",
+                remedy=f"It must be at least 1, and at most {MOST:,}.",
             )
     check_names(spec)
     columns = _columns(spec)

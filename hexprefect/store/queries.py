@@ -141,9 +141,9 @@ def add_tenant(
     """Enter a tenant, or change its settings.
 
     Raises:
-        CallerMistake: its name is too long.
+        CallerMistake: its name is empty or too long.
     """
-    check_name("tenant", name, most=100)
+    check_name("tenant", name, most=100, least=1)
     values = {"default_slo_s": default_slo_s, "enabled": enabled}
     changed = tx.connection.execute(
         update(tables.tenants).where(tables.tenants.c.name == name).values(**values)

@@ -10,7 +10,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, insert, select, text
 
-from hexprefect.errors import HexprefectError
+from hexprefect.errors import CallerMistake
 from hexprefect.store import tables
 from hexprefect.store.engine import open_engine
 
@@ -20,8 +20,8 @@ UPGRADE_LOCK = 0x48455855
 DEFAULT_TENANT = "default"
 
 
-class StoreNotReady(HexprefectError):
-    """The store's tables are missing or of another version."""
+class StoreNotReady(CallerMistake):
+    """The store cannot be used, or its tables are missing or of another version."""
 
 
 def upgrade(url: str) -> str:

@@ -48,19 +48,22 @@ def storable(text: str) -> str:
     return text.replace("\0", NO_CHARACTER).encode("utf-8", "replace").decode("utf-8")
 
 
-def check_name(what: str, name: str | None, *, most: int) -> None:
+def check_name(what: str, name: str | None, *, most: int, least: int = 0) -> None:
     """Refuse a name that its column cannot hold as it is.
 
     Args:
         what: what is named, for the error.
         name: `None` passes.
         most: characters that the column holds.
+        least: characters that it needs, beside spaces.
 
     Raises:
-        CallerMistake: it is too long, or holds a character that a database cannot keep.
+        CallerMistake: it does not fit, or holds a character that a database cannot keep.
     """
     if name is None:
         return
+    if len(name.strip()) < least:
+        raise CallerMistake(f"The name of the {what} is empty.", remedy="Give it one.")
     if len(name) > most:
         raise CallerMistake(
             f"The {what} {name[:40]!r}… has {len(name)} characters.",

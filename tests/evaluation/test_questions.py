@@ -80,6 +80,23 @@ class TestReading:
         with pytest.raises(CallerMistake, match="line 1, is not JSON"):
             read_questions(path)
 
+    def test_what_is_nested_without_end_is_not_json(self, tmp_path: Path) -> None:
+        path = tmp_path / "q.jsonl"
+        path.write_text("[" * 200_000)
+        with pytest.raises(CallerMistake, match="line 1, is not JSON"):
+            read_questions(path)
+        with pytest.raises(CallerMistake, match="line 1, is not JSON"):
+            read_predictions(path, [question("a")])
+
+    def test_half_a_character_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "q.json"
+        path.write_text('{"id": "a", "question": "\\ud800", "db_id": "d", "gold_sql": "SELECT 1"}')
+        with pytest.raises(CallerMistake, match=r"line 1, is not JSON.*surrogates not allowed"):
+            read_questions(path)
+        path.write_text('{"0": "SELECT \'\\ud800\'"}')
+        with pytest.raises(CallerMistake, match="half of a surrogate pair"):
+            read_predictions(path, [question("a")])
+
     def test_a_file_that_is_not_there_is_the_callers_mistake(self, tmp_path: Path) -> None:
         with pytest.raises(CallerMistake, match="cannot be read"):
             read_questions(tmp_path / "none.jsonl")
@@ -149,6 +166,12 @@ class TestPredictions:
         path = tmp_path / "predicted.sql"
         path.write_text("SELECT 1\tschool\nSELECT 2\n")
         assert read_predictions(path, self.questions) == {"x": "SELECT 1", "y": "SELECT 2"}
+
+    def test_two_predictions_of_one_question_are_refused(self, written: Write) -> None:
+        one = {"id": "x", "sql": "SELECT 1"}
+        assert read_predictions(written("p.jsonl", [one, one]), self.questions) == {"x": "SELECT 1"}
+        with pytest.raises(CallerMistake, match="two different predictions for 'x'"):
+            read_predictions(written("p.jsonl", [one, {**one, "sql": "SELECT 2"}]), self.questions)
 
     def test_predictions_of_other_questions_are_refused(self, written: Write) -> None:
         with pytest.raises(CallerMistake, match="no prediction for any"):

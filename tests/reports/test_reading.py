@@ -111,6 +111,8 @@ def test_a_time_of_day_needs_no_quotes(write, written: str) -> None:
         ("  since: ", "  today: x\n  since: ", 6, "parameters.today", "built in"),
         ("title: Customers", "title: Orders by status!", 11, "items", "different titles"),
         ("results: [csv, parquet]", "results: [csv, xlsx]", 10, "results.2", "'parquet'"),
+        ("days_ago(30)", "days_ago(10**9)", 6, "parameters.since", "days_ago(7)"),
+        ("title: The shop", 'title: "{{ 1 / 0 }}"', 1, "title", "division by zero"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_its_line_and_a_remedy(
@@ -140,9 +142,13 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(write) -> None:
         ("", 1, "Begin with"),
         ("title: !!python/object:os.system x\n", 1, "not YAML"),
         ("title: 'a\n", 2, "not YAML"),
+        ("title: a\nday: 2026-13-45\n", None, "month must be in 1..12"),
+        ("[" * 20_000, None, "nested too deeply"),
     ],
 )
-def test_what_is_no_report_at_all_is_said_too(write, text: str, line: int, words: str) -> None:
+def test_what_is_no_report_at_all_is_said_too(
+    write, text: str, line: int | None, words: str
+) -> None:
     found = problem_of(write(text))
     assert found[0] == line, found
     assert words in found[2], found
@@ -179,3 +185,23 @@ def test_no_value_in_the_wrong_place_leads_to_anything_but_a_mistake(write, valu
         if colon and not rest.startswith(("{", "[")):
             with contextlib.suppress(ReportMistake):
                 read_report(write(WHOLE.replace(line, f"{key}: {value}")))
+
+
+@pytest.mark.parametrize(
+    ("items", "told"),
+    [
+        ("\n  - {title: A, sqll: SELECT 1}", ["items.1.sqll"]),
+        (" []", ["items"]),
+    ],
+)
+def test_a_list_is_empty_only_where_it_is(write, items: str, told: list[str]) -> None:
+    with pytest.raises(ReportMistake) as caught:
+        read_report(write(f"title: a\ndatabase: demo\nitems:{items}\n"))
+    assert [problem.place for problem in caught.value.problems] == told
+
+
+def test_titles_of_other_scripts_have_names_of_their_own(write) -> None:
+    text = WHOLE.replace("Orders by status", "注文").replace("title: Customers", "title: 顧客")
+    keys = [item.key for item in read_report(write(text)).items]
+    assert len(set(keys)) == 2
+    assert all(key.startswith("item-") for key in keys)

@@ -103,6 +103,8 @@ def test_tables_are_for_people(trace: str) -> None:
         (["--policy", "best"], "hexprefect"),
         (["--cluster", "b200:1"], "a100"),
         (["--cluster", "a100:0"], "at least 1"),
+        (["--cluster", "a100:999999999999"], "at most 10,000"),
+        (["--cluster", "sqlite:////nowhere/gone.sqlite"], "no store at /nowhere/gone.sqlite"),
         (["--rate", "fast"], "0.5x"),
         (["--alpha", "2"], "tuned"),
         (["--objective", "joy"], "attainment"),
@@ -228,3 +230,19 @@ def test_a_missing_trace_is_named() -> None:
     result = CliRunner().invoke(app, ["simulate", "gone.json"])
     assert result.exit_code == 2
     assert "gone.json" in result.stderr
+
+
+def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["simulate", f"sqlite:///{tmp_path}/gone.sqlite", "--json"])
+    assert result.exit_code == 2
+    assert "gone.sqlite" in json.loads(result.stdout)["error"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_that_is_nested_without_end_is_named(tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text("[" * 200_000)
+    for option in (["bird", "--profiles"], []):
+        named = [*option, f"{tmp_path}/deep.json"]
+        result = CliRunner().invoke(app, ["simulate", *named, "--json"])
+        assert result.exit_code == 2
+        assert "deep.json" in json.loads(result.stdout)["error"]

@@ -27,6 +27,10 @@ Announce = Callable[[Sequence[Emulator]], AbstractAsyncContextManager[None]]
 """Entered once all of them listen, left before they stop."""
 
 
+_MOST_INSTANCES = 256
+"""Of one hardware: each is a server on a port of its own."""
+
+
 def read_cluster(text: str) -> dict[str, int]:
     """Read `a100:2,a6000:1,l40s`.
 
@@ -36,26 +40,26 @@ def read_cluster(text: str) -> dict[str, int]:
     cluster: dict[str, int] = {}
     for part in text.split(","):
         name, _, count = part.strip().partition(":")
-        if not name or not (count or "1").isdecimal() or int(count or 1) < 1:
+        is_count = (count or "1").isdecimal() and len(count) <= len(str(_MOST_INSTANCES))
+        if not name or not is_count or not 1 <= int(count or "1") <= _MOST_INSTANCES:
             raise CallerMistake(
-                f"The cluster {text!r} cannot be read.", remedy="Write it as a100:2,l40s:1."
+                f"The cluster {text!r} cannot be read.",
+                remedy=f"Write it as a100:2,l40s:1, with counts from 1 to {_MOST_INSTANCES}.",
             )
         cluster[name] = cluster.get(name, 0) + int(count or 1)
     return cluster
 
 
-def _at_least(least: int, most: int | None = None) -> Callable[[str], int]:
-    """A type of argument: what the engine could not run with would hang, or end it, much later."""
+def whole_number(least: int, most: int = 10**9) -> Callable[[str], int]:
+    """An option's type: a whole number from `least` to `most`."""
 
-    def read(text: str) -> int:
-        number = int(text)
-        if number < least or (most is not None and number > most):
-            limits = f"at least {least}" if most is None else f"{least} to {most}"
-            raise argparse.ArgumentTypeError(f"{text} is not {limits}")
-        return number
+    def number(text: str) -> int:
+        value = int(text) if len(text) < 20 else most + 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not from {least} to {most}")
+        return value
 
-    read.__name__ = "whole number"  # what argparse calls it
-    return read
+    return number
 
 
 def emulator_parser(
@@ -66,20 +70,33 @@ def emulator_parser(
     add = parser.add_argument
     add("--profile", default="a100", help=f"hardware, one of {', '.join(hardware_names())}")
     add("--cluster", help="a whole fleet instead, for example a100:2,l40s:1, on free ports")
-    add("--port", type=_at_least(0, 65535), default=0, help="0 (default): any free one")
+    add("--port", type=whole_number(0, 65_535), default=0, help="0 (default): any free one")
     add("--model", default="emulated", help="the model's name")
     add("--name", help="the instance's name; default: the profile's")
     add("--time-scale", type=float, default=1.0, help="times faster than life (default 1)")
-    some = _at_least(1)
-    add("--max-num-seqs", type=some, default=256, help="sequences at once (default 256)")
-    add("--max-num-batched-tokens", type=some, default=2048, help="tokens a step (default 2048)")
-    add("--max-num-queued-reqs", type=some, help="requests at once before a 503")
-    add("--max-model-len", type=some, default=32_768, help="tokens a sequence (default 32768)")
-    add("--kv-tokens", type=some, help="KV memory in tokens; default: the profile's")
+    add("--max-num-seqs", type=whole_number(1), default=256, help="sequences at once (default 256)")
+    add(
+        "--max-num-batched-tokens",
+        type=whole_number(1),
+        default=2048,
+        help="tokens a step (default 2048)",
+    )
+    add("--max-num-queued-reqs", type=whole_number(1), help="requests at once before a 503")
+    add(
+        "--max-model-len",
+        type=whole_number(1),
+        default=32_768,
+        help="tokens a sequence (default 32768)",
+    )
+    add("--kv-tokens", type=whole_number(1), help="KV memory in tokens; default: the profile's")
     add("--scheduling-policy", choices=("priority", "fcfs"), default="priority")
     add("--no-prefix-caching", action="store_true")
     add("--fault", default="none", help="hang, error, error@0.1, refuse, die, slow:3, …")
-    add("--output-tokens", type=some, help="length of the filler; default: what is asked for")
+    add(
+        "--output-tokens",
+        type=whole_number(1),
+        help="length of the filler; default: what is asked for",
+    )
     add("--replay", metavar="FILE", help='recorded answers, lines of {"prompt": …, "answer": …}')
     add("--behind", metavar="URL", help="a real llama.cpp server that gives the answers")
     add(

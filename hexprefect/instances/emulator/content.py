@@ -69,21 +69,23 @@ class Replay:
         """From JSON lines of `{"prompt": …, "answer": …}`.
 
         Raises:
-            CallerMistake: a line is something else, or the file cannot be read.
+            CallerMistake: it cannot be read, or a line is something else.
         """
-        answers: dict[str, str] = {}
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, ValueError) as unreadable:
-            why = getattr(unreadable, "strerror", None) or unreadable
-            raise CallerMistake(f"The recorded answers {path} cannot be read: {why}.") from None
-        for number, line in enumerate(text.split("\n"), 1):
+            lines = Path(path).read_text(encoding="utf-8").split("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise CallerMistake(
+                f"{path} cannot be read: {why}.", remedy="Check its path."
+            ) from error
+        answers: dict[str, str] = {}
+        for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
                 entry = json.loads(line)
                 answers[str(entry["prompt"])] = str(entry["answer"])
-            except (ValueError, KeyError, TypeError) as odd:
+            except (ValueError, KeyError, TypeError, RecursionError) as odd:
                 raise CallerMistake(
                     f"Line {number} of {path} is no recorded answer.",
                     remedy='Each line is {"prompt": …, "answer": …}.',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, get_args
 
 from hexprefect.errors import CallerMistake
@@ -46,7 +47,7 @@ class Fault:
             if name not in get_args(FaultKind):
                 raise ValueError(name)
             fault = cls(name, float(factor or 1.0), float(share or 1.0))  # type: ignore[arg-type]
-            if fault.factor <= 0 or not 0 <= fault.share <= 1:
+            if not 0 < fault.factor < inf or not 0 <= fault.share <= 1:
                 raise ValueError(text)
         except ValueError as odd:
             raise CallerMistake(

@@ -72,7 +72,10 @@ class Emulator:
         seed: int = 0,
     ) -> None:
         if not 0 < time_scale < math.inf:
-            raise CallerMistake(f"The time scale {time_scale} is not a number above zero.")
+            raise CallerMistake(
+                f"The time scale {time_scale} is no number above zero.",
+                remedy="Write 20 for twenty times faster than life.",
+            )
         self.profile = default_profile(profile) if isinstance(profile, str) else profile
         self.name = name or self.profile.name
         self._port = port

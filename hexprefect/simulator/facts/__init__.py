@@ -88,7 +88,7 @@ def profiles(model: str = "llama-3.1-70b") -> Mapping[str, Profile]:
             if name in memory
         }
     raise UnknownHardware(
-        f"there is no profile of the model {model!r}", remedy=f"There are: {', '.join(MODELS)}."
+        f"there is no profile of the model {model!r}.", remedy=f"There are: {', '.join(MODELS)}."
     )
 
 

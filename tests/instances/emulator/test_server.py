@@ -307,7 +307,7 @@ async def test_slow_takes_longer(client):
     assert slow.extra["metrics"]["generation_time_ms"] == pytest.approx(10 * usual_ms)
 
 
-@pytest.mark.parametrize("text", ["sulk", "slow:0", "slow:x", "error@2", "error@x"])
+@pytest.mark.parametrize("text", ["sulk", "slow:0", "slow:x", "slow:nan", "error@2", "error@x"])
 def test_a_fault_that_does_not_exist_is_refused(text):
     with pytest.raises(CallerMistake, match="There is no fault"):
         Fault.parse(text)
@@ -403,8 +403,38 @@ async def test_a_fleet_under_load_costs_little_cpu(client):
 
 def test_a_cluster_is_read_from_text():
     assert read_cluster("a100:2,a6000:1,l40s") == {"a100": 2, "a6000": 1, "l40s": 1}
-    with pytest.raises(CallerMistake):
-        read_cluster("a100:two")
+    for odd in ("a100:two", "a100:0", "a100:²", "a100:99999999"):
+        with pytest.raises(CallerMistake, match="cannot be read"):
+            read_cluster(odd)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--port", "99999"], "--port"),
+        (["--max-num-seqs", "0"], "--max-num-seqs"),
+        (["--kv-tokens", "-1"], "--kv-tokens"),
+        (["--max-model-len", "x"], "--max-model-len"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused(capsys, options, named):
+    with pytest.raises(SystemExit) as ended:
+        emulator_parser().parse_args(options)
+    assert ended.value.code == 2
+    assert named in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_scale_that_makes_no_sense_is_refused(scale):
+    with pytest.raises(CallerMistake, match="time scale"):
+        Emulator(QUICK, time_scale=scale)
+
+
+def test_recorded_answers_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    for name in ("binary", "missing"):
+        with pytest.raises(CallerMistake, match=f"{name} cannot be read"):
+            Replay.read(tmp_path / name)
 
 
 @pytest.mark.parametrize("text", ["", ",", "a100:0", "a100:-1", "a100:²", ":2"])
