@@ -27,7 +27,7 @@ from hexprefect.instances.endpoint import Endpoint
 from hexprefect.instances.local_model import ensure_model_async, find_model
 from hexprefect.instances.local_server import LocalServer
 from hexprefect.settings import settings
-from hexprefect.store import Store
+from hexprefect.store import Store, StoreUnavailable
 from hexprefect.store.views import instance_views
 from hexprefect.text2sql import AgentOptions
 from hexprefect.urls import shown_url
@@ -155,7 +155,7 @@ async def _models_of(store_url: str | None) -> list[str]:
     store = Store(url)
     try:
         views = await store.read_async(instance_views)
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, StoreUnavailable) as error:
         shown = shown_url(make_url(url))
         raise CallerMistake(
             f"The store {shown} cannot be read: {type(error).__name__}.",

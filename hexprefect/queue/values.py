@@ -28,6 +28,8 @@ class QueueOptions:
     lease_s: float = 20.0
     """After so long without a heartbeat, others take this process for dead."""
     beat_every_s: float = 5.0
+    store_patience_s: float = 30.0
+    """How long anything is tried again while the store's own database is away, busy or full."""
     outage_patience_s: float = 30.0
     """How long a request waits while no instance serves at all."""
     overdue_patience_s: float = 300.0

@@ -80,7 +80,13 @@ def _sqlite_engine(url: URL) -> Engine:
             "The store cannot be in memory: other processes must see it.",
             remedy="Use sqlite:////absolute/path.sqlite.",
         )
-    Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CallerMistake(
+            f"The folder of the store {url.database} cannot be made: {error.strerror}.",
+            remedy="Name a file in a folder that you may write to.",
+        ) from error
     engine = create_engine(
         url,
         poolclass=QueuePool,

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, insert, select, text
 from hexprefect.errors import HexprefectError
 from hexprefect.store import tables
 from hexprefect.store.engine import open_engine
+from hexprefect.store.outages import told_as_unavailable
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 VERSION_TABLE = "hexprefect_schema_version"
@@ -31,10 +32,14 @@ def upgrade(url: str) -> str:
 
     Returns:
         The revision that the store has now.
+
+    Raises:
+        StoreUnavailable: when its database cannot be reached or written.
     """
     engine = open_engine(url)
     try:
-        return upgrade_engine(engine)
+        with told_as_unavailable(engine.url):
+            return upgrade_engine(engine)
     finally:
         engine.dispose()
 
@@ -57,8 +62,9 @@ def require_current(engine: Engine) -> None:
 
     Raises:
         StoreNotReady: when its tables are missing, older or newer.
+        StoreUnavailable: when its database cannot be reached.
     """
-    with engine.connect() as connection:
+    with told_as_unavailable(engine.url), engine.connect() as connection:
         found = _revision(connection)
     wanted = newest_revision()
     if found != wanted:

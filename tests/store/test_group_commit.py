@@ -261,6 +261,18 @@ def test_a_connection_that_died_while_idle_is_replaced(process, store_url):
     assert process.state("r") == "running"
 
 
+def test_a_look_over_a_connection_that_died_while_idle_is_repeated(process, store_url):
+    if not store_url.startswith("postgresql"):
+        pytest.skip("SQLite has no server to lose")
+    process.instance("m")
+    with psycopg.connect(store_url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        )
+    assert process.view("m").state == "alive"
+
+
 def test_a_process_that_stalls_amid_a_transaction_loses_the_lock(process, store_url):
     if not store_url.startswith("postgresql"):
         pytest.skip("SQLite's lock ends with the process only")
