@@ -120,6 +120,7 @@ class SharedQueue:
 
     async def _join(self) -> None:
         await asyncio.to_thread(require_current, self.store.engine)
+        await asyncio.to_thread(self.store.read_clock)
         self._loop = asyncio.get_running_loop()
         await self.store.run(lambda tx: leases.join(tx, lease_s=self.options.lease_s))
         self._watch = watch_for(self.store, self._claim_admitted, every_s=self.options.poll_every_s)

@@ -87,7 +87,8 @@ class Store:
         self._reading: dict[str, Any] = {"hexprefect_read_only": True}
         if self.engine.dialect.name == "postgresql":
             self._reading = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-        self._clock_offset_s = 0.0
+        # Not read here: whoever opens a store on a loop must not wait there for the database.
+        self._clock_offset_s: float | None = None if self._reads_clock else 0.0
         self._history: dict[tuple[str, str], StageHistory] = {}
         self._history_read_at = -1e9
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -95,14 +96,22 @@ class Store:
         self._closed = False
         self._closing = threading.Event()
         self._starting = threading.Lock()
-        if self.engine.dialect.name == "postgresql":
-            self.read_clock()
 
     # -- time -----------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """Seconds since the epoch by the store's clock, on which all processes agree."""
-        return time.time() + self._clock_offset_s
+        """Seconds since the epoch by the store's clock, on which all processes agree.
+
+        Raises:
+            StoreUnavailable: when the clock was never read before, and the database is away.
+        """
+        if self._clock_offset_s is None:
+            self.read_clock()
+        return time.time() + (self._clock_offset_s or 0.0)
+
+    @property
+    def _reads_clock(self) -> bool:
+        return self.engine.dialect.name == "postgresql"
 
     def read_clock(self) -> None:
         """Compare this machine's clock with that of the database server.
@@ -110,7 +119,7 @@ class Store:
         Raises:
             StoreUnavailable: when the database is away.
         """
-        if self.engine.dialect.name != "postgresql":
+        if not self._reads_clock:
             return
 
         def compare(connection: Connection) -> float:

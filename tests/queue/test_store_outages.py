@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -76,6 +78,24 @@ def query_state(store: Store, id: str) -> tuple[str, str | None]:
         ).one()
     )
     return row.state, row.reason
+
+
+async def test_a_server_that_does_not_answer_does_not_stop_the_loop():
+    longest, before = 0.0, time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://me@127.0.0.1:{silent.getsockname()[1]}/store?connect_timeout=2"
+
+        async def open_queue() -> None:
+            await SharedQueue(url, options=OPTIONS).start()
+
+        opening = asyncio.ensure_future(open_queue())
+        while not opening.done():
+            await asyncio.sleep(0.02)
+            now = time.monotonic()
+            longest, before = max(longest, now - before), now
+    with pytest.raises(StoreUnavailable):
+        await opening
+    assert longest < 1.5
 
 
 async def test_what_ends_while_it_is_away_for_a_moment_is_kept(fleet, queue, outage):
