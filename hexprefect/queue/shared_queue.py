@@ -222,6 +222,9 @@ class SharedQueue:
         """
         waiting = self.expect(new.id)
         without_instance_s = 0.0
+        # A flow run that came late already, or is run again the next day, may wait as long as one
+        # that became late here.
+        began = max(new.deadline, self.store.now())
         slice_s = min(SLICE_S, self.options.outage_patience_s, self.options.lease_s)
         try:
             while True:
@@ -244,8 +247,9 @@ class SharedQueue:
                 without_instance_s = 0.0 if serving else without_instance_s + slice_s
                 if without_instance_s >= self.options.outage_patience_s:
                     raise self._no_instance(new, "no instance is alive")
-                overdue = self.store.now() - new.deadline
-                if overdue > self.options.overdue_patience_s:
+                now = self.store.now()
+                if now - began > self.options.overdue_patience_s:
+                    overdue = now - new.deadline
                     raise self._no_instance(new, f"it is {overdue:.0f} s past its deadline")
         finally:
             self.forget(new.id)
