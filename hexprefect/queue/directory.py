@@ -43,6 +43,11 @@ class EndpointDirectory:
             )
         return self._endpoints[key]
 
+    def forget_key(self, name: str) -> None:
+        """Resolve the key of `name` anew before its next request: it was refused."""
+        for key in [key for key in self._endpoints if key[0] == name]:
+            del self._endpoints[key]
+
     async def view(self, name: str) -> InstanceView:
         """What the store says of `name`, at most a second old."""
         views = await self.views()

@@ -13,7 +13,7 @@ import time
 
 from hexprefect.errors import HexprefectError
 from hexprefect.instances.client import InstanceClient
-from hexprefect.instances.errors import InstanceError
+from hexprefect.instances.errors import InstanceError, InstanceRefused
 from hexprefect.instances.health import HealthMonitor, StateChange
 from hexprefect.queue.directory import EndpointDirectory
 from hexprefect.store import InstanceView, Store, UnknownInstance
@@ -70,6 +70,9 @@ class FleetHealth:
 
     async def failed(self, instance: str, error: InstanceError) -> None:
         """An instance failed a request; returns when the store knows what follows from it."""
+        if isinstance(error, InstanceRefused):
+            # The key may have been changed since it was read.
+            self._directory.forget_key(instance)
         change = self._monitor.failure(instance, error.kind, time.monotonic())
         if change is not None:
             await self._apply(change)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 
 import pytest
+from pydantic import SecretStr
 
 from hexprefect.errors import CallerMistake
 from hexprefect.instances.errors import InstanceError, PromptRejected
@@ -13,8 +15,11 @@ from hexprefect.queue import NoInstanceInTime, QueueOptions, SharedQueue
 from hexprefect.queue.values import QueueClosed
 from hexprefect.scheduling import Profile, RequestSize
 from hexprefect.store import StoreNotReady, UnknownTenant
+from hexprefect.store.fleet import enter_instance
 from hexprefect.store.values import QueryEnded
-from hexprefect.store.views import query_record
+from hexprefect.store.views import instance_views, query_record
+
+from .conftest import OPTIONS
 
 SLOW = Profile("slow", fixed_s=0.5, input_s_per_token=0.0, output_s_per_token=0.001)
 ENDLESS = Profile("endless", fixed_s=0.02, input_s_per_token=0.0, output_s_per_token=10.0)
@@ -140,6 +145,31 @@ async def test_an_instance_that_refuses_our_key_costs_no_request(fleet, queue, p
     assert locked.instance.engine.running == 0
     await query.end("answered")
     assert fleet.idle()
+
+
+async def test_a_key_that_was_changed_is_read_anew_once_it_is_refused(
+    fleet, store_url, prompt, eventually
+):
+    emulator = await fleet.start("m", api_key="new")
+    spec = replace(fleet.store.read(instance_views)["m"].spec, api_key_block="key")
+    fleet.store.transact(lambda tx: enter_instance(tx, spec))
+    keys = {"key": "old"}
+
+    async def resolve(name: str) -> SecretStr:
+        return SecretStr(keys[name])
+
+    async with SharedQueue(store_url, options=OPTIONS, resolve_secret=resolve) as queue:
+        query = await queue.query(slo_s=60)
+        with pytest.raises((InstanceError, NoInstanceInTime)):
+            await query.complete(prompt("with the old key"))
+        keys["key"] = "new"
+        await eventually(lambda: fleet.state("m") == "alive")
+        for attempt in range(3):  # the first may still find the old key, read again meanwhile
+            with contextlib.suppress(InstanceError, NoInstanceInTime):
+                completion = await query.complete(prompt(f"with the new key {attempt}"))
+                break
+        assert completion.instance == emulator.name
+        await query.end("answered")
 
 
 async def test_a_hung_instance_does_not_hold_up_the_others(fleet, new_queue, prompt, eventually):
