@@ -17,7 +17,7 @@ ALLOWED: dict[str, set[str]] = {
     "completion": set(),
     "settings": {"errors"},
     "scheduling": {"errors"},
-    "store": {"scheduling", "errors"},
+    "store": {"scheduling", "errors", "urls"},
     "instances": {"scheduling", "completion", "errors", "settings"},
     "queue": {"store", "instances", "scheduling", "completion", "errors", "settings"},
     "text2sql": {"scheduling", "completion", "errors", "urls"},

@@ -27,7 +27,7 @@ from hexprefect.orchestration.prefect_internals import call_with_parameters, get
 from hexprefect.orchestration.records import record_of, result_from
 from hexprefect.orchestration.task_engine import HexgenTaskRunEngine
 from hexprefect.queue import Query, QueuedRequest
-from hexprefect.store import LeaseLost
+from hexprefect.store import LeaseLost, StoreUnavailable
 
 MOST_LOST_LEASES = 2
 
@@ -103,6 +103,9 @@ class LlmTaskRunEngine(HexgenTaskRunEngine):
             await request.fail(f"{type(error).__name__}: {error}")
         except LeaseLost:
             self.logger.warning("The lease had been given away before the attempt failed.")
+        except StoreUnavailable as away:
+            # The task run fails for its own reason; the store is told when it is back.
+            self.logger.warning("The slot could not be freed yet: %s", away)
 
     async def is_cached(self) -> bool:
         """Whether Prefect has the task's result already, and no instance is needed."""

@@ -20,6 +20,11 @@ def record_of(result: Any) -> dict[str, Any] | None:
         return None
     if json.loads(text) != result:
         return None
+    try:
+        json.dumps(result, allow_nan=False)
+    except ValueError:
+        # An infinity: Python writes and reads it, PostgreSQL refuses it in JSON.
+        return {"kind": "json text", "value": text}
     return {"kind": "json", "value": result}
 
 
@@ -27,6 +32,8 @@ def result_from(record: Mapping[str, Any]) -> Any:
     """The inverse of `record_of`; also reads what `Query.complete` has kept."""
     if record.get("kind") == "json":
         return record["value"]
+    if record.get("kind") == "json text":
+        return json.loads(record["value"])
     if record.get("kind") == "completion":
         return completion_from_record(record["value"])
     return completion_from_record(record)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from prefect.client.orchestration import PrefectClient
-from sqlalchemy.exc import SQLAlchemyError
 
 from hexprefect.errors import HexprefectError
 from hexprefect.instances.client import InstanceClient
@@ -33,7 +32,7 @@ from hexprefect.instances.launched import (
 from hexprefect.orchestration.fleet_sync import spec_of_pool_instance
 from hexprefect.orchestration.pools import PoolInstance, PoolMistake, read_pool_instances
 from hexprefect.orchestration.serving_lease import ServingLease
-from hexprefect.store import InstanceSpec, Store, UnknownInstance
+from hexprefect.store import InstanceSpec, Store, StoreUnavailable, UnknownInstance
 from hexprefect.store.fleet import enter_instance, set_instance_state
 from hexprefect.store.transaction import Transaction
 from hexprefect.store.values import InstanceState
@@ -311,7 +310,7 @@ class Serving:
         """Report its load now and then; return when an operator has removed it from the store."""
         async with InstanceClient() as client:
             while True:
-                with contextlib.suppress(SQLAlchemyError):
+                with contextlib.suppress(StoreUnavailable):
                     views = await self._store.read_async(instance_views)
                     if self._instance.name not in views:
                         return "it was removed from the store"
@@ -357,7 +356,7 @@ class Serving:
 
     async def _is_occupied(self) -> bool:
         """Whether the store knows of requests there; a store that is away holds nothing up."""
-        with contextlib.suppress(SQLAlchemyError):
+        with contextlib.suppress(StoreUnavailable):
             view = (await self._store.read_async(instance_views)).get(self._instance.name)
             return view is not None and view.occupied > 0
         return False
@@ -368,7 +367,7 @@ class Serving:
             await self._store.run(lambda tx: set_instance_state(tx, name, state, reason=reason))
         except UnknownInstance:
             pass  # removed meanwhile
-        except SQLAlchemyError:
+        except StoreUnavailable:
             # Those who send it requests see for themselves; this must not hold up its end.
             self._logger.exception("The store could not be told that %s is %s.", name, state)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 
 from hexprefect.errors import HexprefectError
 from hexprefect.instances.endpoint import Endpoint
 from hexprefect.instances.errors import InstanceRefused
 from hexprefect.queue.values import ResolveSecret
 from hexprefect.store import InstanceSpec, InstanceView, Store, UnknownInstance
-from hexprefect.store.views import instance_views, open_request_ids
+from hexprefect.store.views import instance_views, open_request_states
 
 FRESH_S = 1.0
 """An endpoint's URL changes when an operator changes a pool: a second late does no harm."""
@@ -30,7 +31,7 @@ class EndpointDirectory:
         self._views: dict[str, InstanceView] = {}
         self._read_at = -1e9
         self._reading = asyncio.Lock()
-        self._open: frozenset[str] = frozenset()
+        self._open: Mapping[str, str] = {}
         self._open_read_at = -1e9
         self._endpoints: dict[_Key, Endpoint] = {}
         self._refused: dict[_Key, tuple[float, HexprefectError]] = {}
@@ -109,8 +110,8 @@ class EndpointDirectory:
                     self._read_at = time.monotonic()
         return self._views
 
-    async def open_requests(self, *, since: float) -> frozenset[str]:
-        """Ids of this process's waiting, admitted and running requests.
+    async def open_requests(self, *, since: float) -> Mapping[str, str]:
+        """This process's waiting, admitted and running requests: id → which of these.
 
         Args:
             since: the look must have begun after this moment of the monotonic clock.
@@ -120,7 +121,7 @@ class EndpointDirectory:
                 begun = time.monotonic()
                 process = self._store.process
                 self._open = await self._store.read_async(
-                    lambda connection: open_request_ids(connection, process)
+                    lambda connection: open_request_states(connection, process)
                 )
                 self._open_read_at = begun
         return self._open

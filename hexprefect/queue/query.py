@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from hexprefect.completion import Completion, Prompt
 from hexprefect.queue.request import QueuedRequest
 from hexprefect.scheduling import RequestSize, Workflow
-from hexprefect.store import LeaseLost, NewQuery, NewRequest, Store
+from hexprefect.store import LeaseLost, NewQuery, NewRequest, Store, StoreUnavailable
 from hexprefect.store import queries as move_query
+from hexprefect.store.transaction import Transaction
 from hexprefect.store.values import QueryState
 
 if TYPE_CHECKING:
@@ -162,10 +163,15 @@ class Query:
         dropped_work: Sequence[str] = (),
         answer: Mapping[str, Any] | None = None,
     ) -> None:
-        """End the query in the store; what it has still open is cancelled."""
+        """End the query in the store; what it has still open is cancelled.
+
+        Raises:
+            StoreUnavailable: the store is away; it is told when it is back.
+        """
         self.ended = True
-        await self._queue.store.run(
-            lambda tx: move_query.end_query(
+
+        def ending(tx: Transaction) -> None:
+            move_query.end_query(
                 tx,
                 self.id,
                 state=state,
@@ -174,7 +180,12 @@ class Query:
                 dropped_work=dropped_work,
                 answer=answer,
             )
-        )
+
+        try:
+            await self._queue.store.run(ending)
+        except StoreUnavailable:
+            self._queue.owe(self.id, ending)
+            raise
 
     def _inferred_needs(self, branch: str | None) -> tuple[str, ...]:
         """What a call was made from: the last on its branch, or else on all branches."""

@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hexprefect.completion import Completion, Prompt
-from hexprefect.errors import HexprefectError
 from hexprefect.instances.endpoint import Endpoint
 from hexprefect.instances.errors import InstanceError, InstanceRefused, PromptRejected
 from hexprefect.store import Grant, LeaseLost, NewRequest, Outcome, Submitted
 from hexprefect.store import transitions as move_request
+from hexprefect.store.store import Operation
 from hexprefect.store.values import NoInstanceFits
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ class QueuedRequest:
                 self.grant = await self._queue.wait_for_grant(self._new)
             except LeaseLost:
                 raise
-            except (HexprefectError, asyncio.CancelledError):
+            except BaseException:
+                # Whatever it was: nobody would take the grant.
                 self._queue.cancel_soon(self.id, why="it was not waited for any longer")
                 raise
             self.instance = self.grant.instance
@@ -207,7 +208,7 @@ class QueuedRequest:
             raise error
         self._queue.expect(self.id)
         try:
-            await self._queue.store.run(
+            await self._run(
                 lambda tx: move_request.outgrow(
                     tx,
                     request_id=self.id,
@@ -260,7 +261,7 @@ class QueuedRequest:
             return
         self.moves += counts
         self._queue.expect(self.id)
-        await self._queue.store.run(
+        await self._run(
             lambda tx: move_request.give_back(
                 tx, request_id=self.id, attempt=grant.attempt, why=why[:500]
             )
@@ -281,37 +282,41 @@ class QueuedRequest:
             output_tokens=self.output_tokens if told else None,
             cached_tokens=self.cached_tokens if told else 0,
         )
-        await self._queue.store.run(
+        await self._run(
             lambda tx: move_request.finish(
                 tx,
                 request_id=self.id,
                 attempt=grant.attempt,
                 outcome=outcome,
                 database=self._new.database,
-            ),
-            about=self.id,
+            )
         )
 
     async def fail(self, error: str) -> None:
         """End this attempt without a result; submitting the same request again is the next one."""
         grant = self._held()
-        await self._queue.store.run(
+        await self._run(
             lambda tx: move_request.fail(
                 tx, request_id=self.id, attempt=grant.attempt, error=error[:2000]
-            ),
-            about=self.id,
+            )
         )
 
     async def cancel(self, why: str) -> None:
         """End it in whatever state it is; waits until its slot is free."""
         self._queue.forget(self.id)
-        await self._queue.store.run(
-            lambda tx: move_request.cancel(tx, request_id=self.id, why=why[:500])
-        )
+        await self._run(lambda tx: move_request.cancel(tx, request_id=self.id, why=why[:500]))
 
     def cancel_soon(self, why: str) -> None:
         """As `cancel`, without waiting: for code that is itself being cancelled."""
         self._queue.cancel_soon(self.id, why=why)
+
+    async def _run(self, transition: Operation[object]) -> None:
+        """Run a transition of this request; one that fails leaves it cancelled, not forgotten."""
+        try:
+            await self._queue.store.run(transition, about=self.id)
+        except Exception as error:
+            self._queue.end_doubtful(self.id, error)
+            raise
 
     def _held(self) -> Grant:
         if self.grant is None:

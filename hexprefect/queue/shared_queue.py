@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from hexprefect.completion import Prompt
+from hexprefect.errors import HexprefectError
 from hexprefect.instances.client import InstanceClient
 from hexprefect.queue.directory import EndpointDirectory
 from hexprefect.queue.foreign_load import ForeignLoad
@@ -34,15 +35,28 @@ from hexprefect.queue.values import (
 )
 from hexprefect.queue.watch import Watch, watch_for
 from hexprefect.scheduling import Profile, RequestSize, Workflow, completion_seconds
-from hexprefect.store import Grant, LeaseLost, NewQuery, NewRequest, Store, leases
+from hexprefect.store import (
+    Grant,
+    LeaseLost,
+    NewQuery,
+    NewRequest,
+    Store,
+    StoreUnavailable,
+    leases,
+)
 from hexprefect.store import queries as move_query
 from hexprefect.store import transitions as move_request
+from hexprefect.store.store import Operation
+from hexprefect.store.transaction import Transaction
 from hexprefect.store.upgrade import require_current
 from hexprefect.store.values import QueryEnded
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+LEAVE_S = 5.0
+"""How long a process that ends waits for the store to let it go: its lease ends by itself."""
 
 SLICE_S = 5.0
 """How often a waiting request looks whether any instance serves at all."""
@@ -67,7 +81,11 @@ class SharedQueue:
         resolve_secret: ResolveSecret = environment_secret,
     ) -> None:
         self.options = options or QueueOptions()
-        self.store = Store(url, on_granted=self._granted_in_store_thread)
+        self.store = Store(
+            url,
+            on_granted=self._granted_in_store_thread,
+            patience_s=self.options.store_patience_s,
+        )
         self.client = client or InstanceClient()
         self._own_client = client is None
         self.directory = EndpointDirectory(self.store, resolve_secret)
@@ -78,6 +96,8 @@ class SharedQueue:
             self.store, self.client, self.directory, look_every_s=self.options.look_every_s
         )
         self._grants: dict[str, asyncio.Future[Grant]] = {}
+        self._owed: dict[str, Operation[object]] = {}
+        """Ends of requests and of queries, by their ids, that the store could not take yet."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watch: Watch | None = None
         self._beating: threading.Thread | None = None
@@ -100,6 +120,7 @@ class SharedQueue:
 
     async def _join(self) -> None:
         await asyncio.to_thread(require_current, self.store.engine)
+        await asyncio.to_thread(self.store.read_clock)
         self._loop = asyncio.get_running_loop()
         await self.store.run(lambda tx: leases.join(tx, lease_s=self.options.lease_s))
         self._watch = watch_for(self.store, self._claim_admitted, every_s=self.options.poll_every_s)
@@ -119,7 +140,7 @@ class SharedQueue:
         if self._beating is not None:
             await asyncio.to_thread(self._beating.join, 5.0)
             with contextlib.suppress(Exception):
-                await self.store.run(leases.leave)
+                await asyncio.wait_for(self.store.run(leases.leave), LEAVE_S)
         for request_id, waiting in self._grants.items():
             if not waiting.done():
                 waiting.set_exception(QueueClosed(f"Request {request_id} was left waiting."))
@@ -166,12 +187,14 @@ class SharedQueue:
             arrived_at=self.store.now() if arrived_at is None else arrived_at,
             question=question,
         )
+        self._owed.pop(new.id, None)
         known = await self.store.run(lambda tx: move_query.register_query(tx, new))
         return Query(self, new, deadline=known.deadline, resumed=known.resumed, workflow=workflow)
 
     async def submit(self, new: NewRequest) -> QueuedRequest:
         """Hand in one request; see `Query.submit`."""
         self.expect(new.id)
+        self._owed.pop(new.id, None)
         submission = asyncio.wrap_future(self.store.enqueue_submit(new))
         try:
             submitted = await asyncio.shield(submission)
@@ -179,8 +202,9 @@ class SharedQueue:
             # It is in the store, or will be: its end is handed in after it and so comes after it.
             self.cancel_soon(new.id, why="its caller was cancelled")
             raise
-        except Exception:
+        except Exception as error:
             self.forget(new.id)
+            self.end_doubtful(new.id, error)
             raise
         if submitted.grant is not None or submitted.result is not None:
             self.forget(new.id)
@@ -198,6 +222,9 @@ class SharedQueue:
         """
         waiting = self.expect(new.id)
         without_instance_s = 0.0
+        # A flow run that came late already, or is run again the next day, may wait as long as one
+        # that became late here.
+        began = max(new.deadline, self.store.now())
         slice_s = min(SLICE_S, self.options.outage_patience_s, self.options.lease_s)
         try:
             while True:
@@ -205,15 +232,24 @@ class SharedQueue:
                 done, _ = await asyncio.wait({waiting}, timeout=slice_s)
                 if done:
                     return waiting.result()
-                if new.id not in await self.directory.open_requests(since=since):
+                state = (await self.directory.open_requests(since=since)).get(new.id)
+                if state is None:
                     raise LeaseLost(f"Request {new.id} was ended while it waited.")
+                if state != "waiting":
+                    # The news of it was lost with a connection, or is on its way.
+                    grant = await self.store.run(
+                        lambda tx: move_request.claim(tx, request_id=new.id)
+                    )
+                    if grant is not None:
+                        return grant
                 views = await self.directory.views()
                 serving = [view for view in views.values() if view.state in ("alive", "suspect")]
                 without_instance_s = 0.0 if serving else without_instance_s + slice_s
                 if without_instance_s >= self.options.outage_patience_s:
                     raise self._no_instance(new, "no instance is alive")
-                overdue = self.store.now() - new.deadline
-                if overdue > self.options.overdue_patience_s:
+                now = self.store.now()
+                if now - began > self.options.overdue_patience_s:
+                    overdue = now - new.deadline
                     raise self._no_instance(new, f"it is {overdue:.0f} s past its deadline")
         finally:
             self.forget(new.id)
@@ -239,8 +275,33 @@ class SharedQueue:
     def cancel_soon(self, request_id: str, *, why: str) -> None:
         """Cancel a request without waiting for it."""
         self.forget(request_id)
+
+        def cancel(tx: Transaction) -> object:
+            return move_request.cancel(tx, request_id=request_id, why=why)
+
+        def done(cancelled: Future[object]) -> None:
+            if not cancelled.cancelled() and isinstance(cancelled.exception(), StoreUnavailable):
+                self.owe(request_id, cancel)
+
         with contextlib.suppress(RuntimeError):  # a closed store has released it already
-            self.store.enqueue(lambda tx: move_request.cancel(tx, request_id=request_id, why=why))
+            self.store.enqueue(cancel).add_done_callback(done)
+
+    def end_doubtful(self, request_id: str, error: Exception) -> None:
+        """Cancel a request of which a transition has failed, unless its guard had refused it.
+
+        Nobody will end it otherwise: it would hold its slot for as long as this process lives.
+        """
+        if isinstance(error, StoreUnavailable) or not isinstance(error, HexprefectError):
+            self.cancel_soon(request_id, why=f"the store did not take its end: {error}")
+
+    def owe(self, id: str, end: Operation[object]) -> None:
+        """Tell the store of an end when it is back, which is tried with each heartbeat.
+
+        Args:
+            id: of the request or the query that has ended; it owes nothing once it begins anew.
+            end: the transition.
+        """
+        self._owed[id] = end
 
     def forget(self, request_id: str) -> None:
         """Nobody waits for this grant any more."""
@@ -285,6 +346,7 @@ class SharedQueue:
     # -- heartbeat ------------------------------------------------------------------------------
 
     def _beat(self) -> None:
+        beaten_at = self.store.now()
         while not self._stopped.wait(self.options.beat_every_s):
             try:
                 self.store.read_clock()
@@ -297,9 +359,26 @@ class SharedQueue:
                         "what it held was given away.",
                         self.options.lease_s,
                     )
-                self.store.enqueue(leases.expire).result(timeout=self.options.lease_s)
+                silent_s, beaten_at = self.store.now() - beaten_at, self.store.now()
+                if silent_s <= max(self.options.lease_s, 2 * self.options.beat_every_s):
+                    self.store.enqueue(leases.expire).result(timeout=self.options.lease_s)
+                # Else the store was away, or this machine slept, and what kept us from beating
+                # may have kept the others: they are given until our next beat.
+                self._pay()
             except Exception:
                 logger.warning("A heartbeat failed; trying again.", exc_info=True)
+
+    def _pay(self) -> None:
+        """Tell the store of the ends that it could not take when they came."""
+        for id, end in tuple(self._owed.items()):
+            try:
+                self.store.enqueue(end).result(timeout=self.options.lease_s)
+            except StoreUnavailable:
+                return
+            except Exception:
+                logger.warning("%s could not be ended in the store.", id, exc_info=True)
+            if self._owed.get(id) is end:
+                self._owed.pop(id, None)
 
     def _no_instance(self, new: NewRequest, why: str) -> NoInstanceInTime:
         return NoInstanceInTime(

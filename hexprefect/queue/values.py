@@ -28,10 +28,13 @@ class QueueOptions:
     lease_s: float = 20.0
     """After so long without a heartbeat, others take this process for dead."""
     beat_every_s: float = 5.0
+    store_patience_s: float = 30.0
+    """How long anything is tried again while the store's own database is away, busy or full."""
     outage_patience_s: float = 30.0
     """How long a request waits while no instance serves at all."""
     overdue_patience_s: float = 300.0
-    """How long past its query's deadline a request may still wait: late is better than never."""
+    """How long a request may still wait once its query's deadline has passed: late is better than
+    never, also for one that comes when it has passed long ago."""
     shortest_timeout_s: float = 60.0
     """A request on an instance is given at least this long, whatever its budget."""
     timeout_factor: float = 4.0

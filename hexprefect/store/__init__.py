@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hexprefect.store.laws import Violation, check_laws
+from hexprefect.store.outages import StoreUnavailable
 from hexprefect.store.store import Store
 from hexprefect.store.upgrade import StoreNotReady, upgrade
 from hexprefect.store.values import (
@@ -30,6 +31,7 @@ __all__ = [
     "RegisteredQuery",
     "Store",
     "StoreNotReady",
+    "StoreUnavailable",
     "Submitted",
     "UnknownInstance",
     "UnknownTenant",

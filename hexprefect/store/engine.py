@@ -21,6 +21,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import QueuePool
 
 from hexprefect.errors import CallerMistake
+from hexprefect.store.words import storable_json
 
 SCHEDULING_LOCK = 0x48455847
 """Key of the PostgreSQL advisory lock: the letters HEXG."""
@@ -30,6 +31,16 @@ BUSY_TIMEOUT_S = 30.0
 STALLED_MS = 15_000
 """A process that stops amid a transaction would hold the lock for ever: PostgreSQL ends its session
 after so long without a statement, and its work is rolled back."""
+
+_NETWORK = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
+"""libpq's own, unless the URL says otherwise: a server whose machine or network is gone answers
+nothing at all, and would be waited for for hours. All in seconds, but the last in milliseconds."""
 
 _PSYCOPG: Dialect = postgresql.psycopg.dialect()  # type: ignore[no-untyped-call]
 
@@ -91,6 +102,7 @@ def _sqlite_engine(url: URL) -> Engine:
     engine = create_engine(
         url,
         poolclass=QueuePool,
+        json_serializer=storable_json,
         connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
     )
 
@@ -113,7 +125,16 @@ def _sqlite_engine(url: URL) -> Engine:
 
 
 def _postgresql_engine(url: URL) -> Engine:
-    engine = create_engine(url, pool_size=4, max_overflow=4)
+    engine = create_engine(
+        url,
+        pool_size=4,
+        max_overflow=4,
+        # Each statement must see what was committed before it had the lock, whatever the server's
+        # default is.
+        isolation_level="READ COMMITTED",
+        connect_args={key: value for key, value in _NETWORK.items() if key not in url.query},
+        json_serializer=storable_json,
+    )
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: Any) -> None:

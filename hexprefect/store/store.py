@@ -8,8 +8,9 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -20,6 +21,7 @@ from hexprefect.scheduling.prediction import StageHistory
 from hexprefect.scheduling.remaining import RemainingHistory
 from hexprefect.store import statements, tables
 from hexprefect.store.engine import Read, begin_scheduling, open_engine, was_lost, written_together
+from hexprefect.store.outages import PAUSE_S, StoreUnavailable, is_passing, told_as_unavailable
 from hexprefect.store.settlement import settle
 from hexprefect.store.transaction import Found, Transaction
 from hexprefect.store.transitions import submit, submitted
@@ -65,6 +67,8 @@ class Store:
         url: of an SQLite file or a PostgreSQL database; see `hexprefect store upgrade`.
         process: id under which this process holds leases; a new one by default.
         on_granted: called, in the store's thread, with requests of this process that may run now.
+        patience_s: how long a transition or a look is tried again while the database is away, busy
+            or full, in seconds; a connection that had died while it was idle is always replaced.
     """
 
     def __init__(
@@ -73,40 +77,59 @@ class Store:
         *,
         process: str | None = None,
         on_granted: Callable[[Sequence[Grant]], None] | None = None,
+        patience_s: float = 0.0,
     ) -> None:
         self.url = url
         self.process = process or uuid.uuid4().hex
         self.engine: Engine = open_engine(url)
         self.on_granted = on_granted
+        self.patience_s = patience_s
         self._reading: dict[str, Any] = {"hexprefect_read_only": True}
         if self.engine.dialect.name == "postgresql":
             self._reading = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-        self._clock_offset_s = 0.0
+        # Not read here: whoever opens a store on a loop must not wait there for the database.
+        self._clock_offset_s: float | None = None if self._reads_clock else 0.0
         self._history: dict[tuple[str, str], StageHistory] = {}
         self._history_read_at = -1e9
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._closing = threading.Event()
         self._starting = threading.Lock()
-        if self.engine.dialect.name == "postgresql":
-            self.read_clock()
 
     # -- time -----------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """Seconds since the epoch by the store's clock, on which all processes agree."""
-        return time.time() + self._clock_offset_s
+        """Seconds since the epoch by the store's clock, on which all processes agree.
+
+        Raises:
+            StoreUnavailable: when the clock was never read before, and the database is away.
+        """
+        if self._clock_offset_s is None:
+            self.read_clock()
+        return time.time() + (self._clock_offset_s or 0.0)
+
+    @property
+    def _reads_clock(self) -> bool:
+        return self.engine.dialect.name == "postgresql"
 
     def read_clock(self) -> None:
-        """Compare this machine's clock with that of the database server."""
-        if self.engine.dialect.name != "postgresql":
+        """Compare this machine's clock with that of the database server.
+
+        Raises:
+            StoreUnavailable: when the database is away.
+        """
+        if not self._reads_clock:
             return
-        with self.engine.connect() as connection:
+
+        def compare(connection: Connection) -> float:
             before = time.time()
             theirs = connection.execute(
                 text("SELECT extract(epoch FROM clock_timestamp())")
             ).scalar_one()
-            self._clock_offset_s = float(theirs) - (before + time.time()) / 2
+            return float(theirs) - (before + time.time()) / 2
+
+        self._clock_offset_s = self.read(compare)
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -116,6 +139,9 @@ class Store:
         Args:
             about: id of the request that it is about: what it needs of it is then read together
                 with taking the lock.
+
+        Raises:
+            StoreUnavailable: when the database was away for longer than this store's patience.
         """
         return cast(T, await asyncio.wrap_future(self.enqueue(operation, about=about)))
 
@@ -153,9 +179,21 @@ class Store:
     # -- reading --------------------------------------------------------------------------------
 
     def read(self, look: Callable[[Connection], T]) -> T:
-        """Look at the store without taking the scheduling lock; one snapshot for all of it."""
-        with self.engine.connect().execution_options(**self._reading) as connection:
-            return look(connection)
+        """Look at the store without taking the scheduling lock; one snapshot for all of it.
+
+        Args:
+            look: may be called again, when the connection dies under it.
+
+        Raises:
+            StoreUnavailable: when the database was away for longer than this store's patience.
+        """
+
+        def once() -> T:
+            with self.engine.connect() as connection, _told_when_lost(connection):
+                return look(connection.execution_options(**self._reading))
+
+        with told_as_unavailable(self.engine.url):
+            return self._patiently(once)
 
     async def read_async(self, look: Callable[[Connection], T]) -> T:
         """`read`, in a thread."""
@@ -164,7 +202,11 @@ class Store:
     # -- its end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Finish what was handed in, then close every connection."""
+        """Finish what was handed in, then close every connection.
+
+        A database that is away now is not waited for.
+        """
+        self._closing.set()
         with self._starting:
             self._closed = True
             thread, self._thread = self._thread, None
@@ -206,9 +248,12 @@ class Store:
 
     def _commit(self, jobs: list[_Job]) -> None:
         try:
-            granted, outcomes = self._attempt(jobs)
+            with told_as_unavailable(self.engine.url):
+                granted, outcomes = self._patiently(lambda: self._once(jobs))
+        except StoreUnavailable as error:
+            # For all of them alike: each would only wait for as long again.
+            granted, outcomes = [], [(job, None, error) for job in jobs]
         except Exception as error:
-            self._history_read_at = -1e9
             if len(jobs) > 1:
                 for job in jobs:
                     self._commit([job])
@@ -223,20 +268,34 @@ class Store:
         for job, value, failure in outcomes:
             _resolve(job.future, value, failure)
 
-    def _attempt(self, jobs: list[_Job]) -> tuple[list[Grant], list[_Outcome]]:
-        """One commit; once more on a connection that had died while it was idle."""
-        try:
-            return self._once(jobs)
-        except _ConnectionLost:
-            # Every transition may be repeated: also if the lost connection did commit it.
-            self.engine.dispose()
-        try:
-            return self._once(jobs)
-        except _ConnectionLost as lost:
-            raise lost.error from None
+    def _patiently(self, attempt: Callable[[], T]) -> T:
+        """Try until it succeeds, or fails for another reason, or for longer than our patience.
+
+        Every transition may be repeated: also if a lost connection did commit it.
+        """
+        began, replaced = time.monotonic(), False
+        while True:
+            try:
+                return attempt()
+            except Exception as failure:
+                # What a failed attempt has counted into it did not come to pass.
+                self._history_read_at = -1e9
+                lost = failure if isinstance(failure, _ConnectionLost) else None
+                if lost is not None:
+                    self.engine.dispose()
+                    if not replaced:
+                        replaced = True
+                        continue
+                passing = is_passing(lost.error if lost is not None else failure)
+                in_time = time.monotonic() - began < self.patience_s
+                if passing and in_time and not self._closing.wait(PAUSE_S):
+                    continue
+                if lost is not None:
+                    raise lost.error from lost.error.__cause__
+                raise
 
     def _once(self, jobs: list[_Job]) -> tuple[list[Grant], list[_Outcome]]:
-        with self.engine.connect() as connection:
+        with self.engine.connect() as connection, _told_when_lost(connection):
             transaction = connection.begin()
             try:
                 now, found = self._look(connection, jobs)
@@ -253,10 +312,8 @@ class Store:
                     tx.flush()
                     transaction.commit()
             except BaseException as error:
-                if was_lost(connection, error):
-                    connection.invalidate()
-                    raise _ConnectionLost(error) from error
-                transaction.rollback()
+                if not was_lost(connection, error):
+                    transaction.rollback()
                 raise
         return tx.granted, outcomes
 
@@ -295,9 +352,21 @@ class Store:
 
 
 class _ConnectionLost(Exception):
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+@contextmanager
+def _told_when_lost(connection: Connection) -> Iterator[None]:
+    """Never give a connection back to the pool whose server is gone."""
+    try:
+        yield
+    except Exception as error:
+        if not was_lost(connection, error):
+            raise
+        connection.invalidate()
+        raise _ConnectionLost(error) from error
 
 
 _Outcome = tuple[_Job, Any, Exception | None]

@@ -109,6 +109,24 @@ def start_admitted(tx: Transaction) -> list[Grant]:
     return [grant_of(row._asdict(), row.instance, tx.now) for row in rows]
 
 
+def claim(tx: Transaction, *, request_id: str) -> Grant | None:
+    """The grant of a request of this process that was admitted, or runs without its knowing.
+
+    Its news may have been lost with the connection over which its commit was to be confirmed.
+    """
+    settle(tx)
+    tx.flush()
+    row = _find(tx, request_id)
+    if row is None or row["owner"] != tx.process or row["state"] not in tables.HOLDING_STATES:
+        return None
+    if row["state"] == "admitted":
+        row.update(started := {"state": "running", "started_at": tx.now})
+        found = update(tables.requests).where(_request.id == request_id)
+        tx.connection.execute(found.values(started))
+        tx.forget_request(request_id)
+    return grant_of(row, row["instance"], row["started_at"])
+
+
 def finish(
     tx: Transaction, *, request_id: str, attempt: int, outcome: Outcome, database: str = ""
 ) -> None:

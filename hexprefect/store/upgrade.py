@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, insert, select, text
 from hexprefect.errors import CallerMistake
 from hexprefect.store import tables
 from hexprefect.store.engine import open_engine
+from hexprefect.store.outages import told_as_unavailable
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 VERSION_TABLE = "hexprefect_schema_version"
@@ -31,10 +32,15 @@ def upgrade(url: str) -> str:
 
     Returns:
         The revision that the store has now.
+
+    Raises:
+        StoreNotReady: when a newer version has made its tables.
+        StoreUnavailable: when its database cannot be reached or written.
     """
     engine = open_engine(url)
     try:
-        return upgrade_engine(engine)
+        with told_as_unavailable(engine.url):
+            return upgrade_engine(engine)
     finally:
         engine.dispose()
 
@@ -44,7 +50,10 @@ def upgrade_engine(engine: Engine) -> str:
     with engine.connect() as connection, connection.begin():
         if engine.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": UPGRADE_LOCK})
-        if _revision(connection) != newest_revision():
+        found = _revision(connection)
+        if found is not None and not _is_known(found):
+            raise _newer(found)
+        if found != newest_revision():
             configuration = _configuration()
             configuration.attributes["connection"] = connection
             command.upgrade(configuration, "head")
@@ -57,16 +66,32 @@ def require_current(engine: Engine) -> None:
 
     Raises:
         StoreNotReady: when its tables are missing, older or newer.
+        StoreUnavailable: when its database cannot be reached.
     """
-    with engine.connect() as connection:
+    with told_as_unavailable(engine.url), engine.connect() as connection:
         found = _revision(connection)
     wanted = newest_revision()
+    if found is not None and not _is_known(found):
+        raise _newer(found)
     if found != wanted:
         what = "has no tables yet" if found is None else f"has the tables of revision {found}"
         raise StoreNotReady(
             f"The store {what}; this version needs revision {wanted}.",
             remedy="Run `hexprefect store upgrade`.",
         )
+
+
+def _is_known(revision: str) -> bool:
+    scripts = ScriptDirectory.from_config(_configuration())
+    return any(script.revision == revision for script in scripts.walk_revisions())
+
+
+def _newer(revision: str) -> StoreNotReady:
+    return StoreNotReady(
+        f"The store has the tables of revision {revision}, of a newer version than this one, which "
+        f"needs revision {newest_revision()}.",
+        remedy="Install the version that made them; tables are not taken back.",
+    )
 
 
 def newest_revision() -> str:

@@ -96,15 +96,15 @@ def decisions_of(connection: Connection, query_id: str) -> list[Record]:
     return [{**row._asdict(), "record": Decision.from_record(row.record)} for row in rows]
 
 
-def open_request_ids(connection: Connection, process: str) -> frozenset[str]:
-    """The requests that a process has waiting, admitted or running."""
+def open_request_states(connection: Connection, process: str) -> dict[str, str]:
+    """The requests that a process has waiting, admitted or running, and which of these each is."""
     rows = connection.execute(
-        select(tables.requests.c.id).where(
+        select(tables.requests.c.id, tables.requests.c.state).where(
             tables.requests.c.owner == process,
             tables.requests.c.state.in_(tables.OPEN_STATES),
         )
     )
-    return frozenset(rows.scalars())
+    return {row.id: row.state for row in rows}
 
 
 def request_counts(connection: Connection) -> dict[str, int]:

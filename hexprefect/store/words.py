@@ -1,12 +1,18 @@
-"""Free text in the store: whatever a server, a model or a person wrote, it must not fail to save.
+"""Free text and JSON in the store: whatever somebody wrote or reckoned, it must not fail to save.
 
 SQLite takes any text of any length. PostgreSQL refuses the character NUL and what is longer than
-the column, and neither can encode half of a surrogate pair. A transition that failed for the words
+the column, and neither can encode half of a surrogate pair. JSON has no NaN and no infinity, though
+Python writes them: PostgreSQL refuses those, too. A transition that failed for the words
 of an error would leave its request running for ever, so words are fitted to their column here.
 Names, which are compared, are not: those that do not fit are refused where they come in.
 """
 
 from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy import Dialect, String, Text, TypeDecorator
 
@@ -46,6 +52,24 @@ def storable(text: str) -> str:
     if text.isascii() and "\0" not in text:
         return text
     return text.replace("\0", NO_CHARACTER).encode("utf-8", "replace").decode("utf-8")
+
+
+def storable_json(value: Any) -> str:
+    """A value as JSON, with `null` in place of each number that JSON does not have."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
 
 
 def check_name(what: str, name: str | None, *, most: int, least: int = 0) -> None:

@@ -109,6 +109,25 @@ def test_a_broken_law_is_named_and_fails_the_check(store_url: str) -> None:
     assert (violation["law"], violation["subject"]) == (8, "gpu-1")
 
 
+@pytest.mark.parametrize(
+    "command", [("store", "check"), ("store", "upgrade"), ("queries", "list"), ("top", "--once")]
+)
+@pytest.mark.parametrize("kind", ["postgresql", "garbage"])
+def test_a_store_that_cannot_be_used_is_told_from_one_whose_laws_are_broken(
+    tmp_path: Path, command: tuple[str, ...], kind: str
+) -> None:
+    (tmp_path / "garbage.sqlite").write_text("no database, but long enough to be read as one" * 9)
+    urls = {
+        "garbage": f"sqlite:///{tmp_path / 'garbage.sqlite'}",
+        "postgresql": "postgresql://me:hunter2@127.0.0.1:1/store",
+    }
+    refused = hexprefect(*command, "--store", urls[kind])
+    assert refused.returncode == 2
+    assert "cannot be used" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert "hunter2" not in refused.stderr + refused.stdout
+
+
 def test_the_policy_is_shown_changed_and_remembered(store_url: str) -> None:
     shown = json.loads(hexprefect("policy", "show", "--store", store_url, "--json").stdout)
     assert (shown["order"], shown["history"]) == ("laxity", [])

@@ -38,7 +38,7 @@ completions = st.builds(
 def through_the_store(result: Any) -> Any:
     record = record_of(result)
     assert record is not None
-    return result_from(json.loads(json.dumps(record)))
+    return result_from(json.loads(json.dumps(record, allow_nan=False)))
 
 
 @given(json_values)

@@ -11,7 +11,7 @@ from hexprefect.errors import CallerMistake
 from hexprefect.instances.errors import InstanceError, PromptRejected
 from hexprefect.queue import NoInstanceInTime, QueueOptions, SharedQueue
 from hexprefect.queue.values import QueueClosed
-from hexprefect.scheduling import Profile
+from hexprefect.scheduling import Profile, RequestSize
 from hexprefect.store import StoreNotReady, UnknownTenant
 from hexprefect.store.values import QueryEnded
 from hexprefect.store.views import query_record
@@ -177,6 +177,21 @@ async def test_far_past_its_deadline_a_request_gives_up(fleet, new_queue, prompt
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     await query.end("failed", reason="too late")
+
+
+async def test_what_comes_late_already_may_wait_as_long_as_what_becomes_late(
+    fleet, new_queue, prompt, eventually
+):
+    queue = await new_queue(QueueOptions(overdue_patience_s=60.0, outage_patience_s=0.5))
+    await fleet.start("m")
+    query = await queue.query(slo_s=60, arrived_at=queue.store.now() - 86_400)
+    running = await query.submit("ask", RequestSize(10, 5.0))
+    waits = asyncio.create_task(query.complete(prompt("late")))
+    await eventually(lambda: fleet.counts() == {"running": 1, "waiting": 1})
+    await asyncio.sleep(2.0)  # it has looked around a few times
+    await running.finish({})
+    assert (await waits).instance == "m"
+    await query.end("answered")
 
 
 async def test_a_dead_instance_that_returns_is_used_again(fleet, queue, prompt, eventually):

@@ -41,7 +41,7 @@ from hexprefect.store import queries as move_query
 from hexprefect.store import transitions as move_request
 from hexprefect.store.alpha import set_policy
 from hexprefect.store.transaction import Transaction
-from hexprefect.store.views import instance_views, open_request_ids, query_record, request_counts
+from hexprefect.store.views import instance_views, open_request_states, query_record, request_counts
 
 INSTANCES = ("m0", "m1", "m2")
 QUERIES = ("q0", "q1", "q2")
@@ -214,7 +214,7 @@ class Histories(RuleBasedStateMachine):
         """Nothing runs that its process was not told of (law 6)."""
         for index in PROCESSES if hasattr(self, "stores") else ():
             store = self.stores[index]
-            open_ids = store.read(lambda c, store=store: open_request_ids(c, store.process))
+            open_ids = store.read(lambda c, store=store: open_request_states(c, store.process))
             for request_id in list(self.grants[index]):
                 if request_id not in open_ids:
                     self.late.append((index, self.grants[index].pop(request_id)))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import psycopg
 import pytest
 from sqlalchemy import insert
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DatabaseError
 
 from hexprefect.errors import CallerMistake
@@ -261,6 +263,18 @@ def test_a_connection_that_died_while_idle_is_replaced(process, store_url):
     assert process.state("r") == "running"
 
 
+def test_a_look_over_a_connection_that_died_while_idle_is_repeated(process, store_url):
+    if not store_url.startswith("postgresql"):
+        pytest.skip("SQLite has no server to lose")
+    process.instance("m")
+    with psycopg.connect(store_url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        )
+    assert process.view("m").state == "alive"
+
+
 def test_a_process_that_stalls_amid_a_transaction_loses_the_lock(process, store_url):
     if not store_url.startswith("postgresql"):
         pytest.skip("SQLite's lock ends with the process only")
@@ -278,3 +292,46 @@ def test_a_process_that_stalls_amid_a_transaction_loses_the_lock(process, store_
     with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
         stalled.execute("SELECT 1")
     stalled.close()
+
+
+def test_a_servers_default_isolation_does_not_make_a_decision_of_old_news(store_url, new_process):
+    if not store_url.startswith("postgresql"):
+        pytest.skip("SQLite has one isolation only")
+    with psycopg.connect(store_url, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(
+            f"ALTER DATABASE {name} SET default_transaction_isolation = 'repeatable read'".encode()
+        )
+    one, two = new_process(), new_process()
+    one.instance("m", slots=1)
+    queries = [process.query() for process in (one, two)]
+    busy, go = threading.Event(), threading.Event()
+
+    def early(tx):
+        move_request.submit(tx, one.request(queries[0], "early"))
+        busy.set()
+        go.wait(30)
+
+    holding = one.store.enqueue(early)
+    assert busy.wait(30)
+    late = two.store.enqueue_submit(two.request(queries[1], "late"))
+    time.sleep(0.3)  # until it waits for the lock
+    go.set()
+    holding.result(30)
+    assert late.result(30).state == "waiting"
+
+
+def test_a_server_that_is_gone_without_a_word_is_not_waited_for_for_hours(store_url, open_store):
+    if not store_url.startswith("postgresql"):
+        pytest.skip("SQLite has no server to lose")
+
+    def told(store, name):
+        def look(connection):
+            return connection.connection.driver_connection.info.get_parameters().get(name)
+
+        return store.read(look)
+
+    assert told(open_store(store_url), "keepalives_idle") == "10"
+    assert told(open_store(store_url), "connect_timeout") == "10"
+    own = make_url(store_url).update_query_dict({"keepalives_idle": "99"})
+    assert told(open_store(own.render_as_string(hide_password=False)), "keepalives_idle") == "99"

@@ -90,12 +90,22 @@ def test_a_store_without_tables_says_what_to_do(engine):
         require_current(engine)
 
 
-def test_a_store_of_another_version_says_what_to_do(empty_store_url, engine):
+def test_a_store_of_an_older_version_says_what_to_do(empty_store_url, engine):
+    upgrade(empty_store_url)
+    with engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '0001'")
+    with pytest.raises(StoreNotReady, match=r"revision 0001.*needs.*hexprefect store upgrade"):
+        require_current(engine)
+
+
+def test_a_store_of_a_newer_version_is_not_sent_to_upgrade(empty_store_url, engine):
     upgrade(empty_store_url)
     with engine.connect() as connection, connection.begin():
         connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
-    with pytest.raises(StoreNotReady, match=r"revision 9999.*needs revision"):
+    with pytest.raises(StoreNotReady, match=r"revision 9999, of a newer.*Install the version"):
         require_current(engine)
+    with pytest.raises(StoreNotReady, match=r"revision 9999, of a newer.*Install the version"):
+        upgrade(empty_store_url)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from hexprefect.errors import CallerMistake
 from hexprefect.store import tables
+from hexprefect.store.alpha import set_alpha
 from hexprefect.store.words import storable
 
 LONG = "ü" * 5_000
@@ -43,6 +44,19 @@ def test_a_request_is_given_back_for_a_reason_of_any_length(process):
     process.set_state("a", "dead", HOSTILE)
     process.cancel(running.request_id)
     process.end(query, "cancelled")
+
+
+def test_numbers_that_json_does_not_have_are_kept_as_none(process):
+    process.instance("a")
+    query = process.query()
+    running = process.submit(query)
+    numbers = {"of": [float("nan"), (float("inf"), 1.5)], "text": "NaN"}
+    process.finish(running, result=numbers)
+    assert process.row(running.request_id)["result"] == {"of": [None, [None, 1.5]], "text": "NaN"}
+    process.end(query, answer={"p95": -float("inf")})
+    assert process.query_row(query)["answer"] == {"p95": None}
+    settings = {"p95": float("nan")}
+    process.store.transact(lambda tx: set_alpha(tx, 0.5, reason="a test", evidence=settings))
 
 
 @pytest.mark.parametrize(
