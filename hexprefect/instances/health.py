@@ -6,8 +6,9 @@ misses one is not dead (sgl-project/sglang PR#9198), and one whose engine hangs 
 Each instance is judged by its own evidence alone (vllm-project/production-stack#749).
 
 The circuit breaker is the same machine: a dead instance gets no requests; after a pause and a
-healthy probe it is suspect on trial, and gets one; that request's outcome makes it alive, or dead
-again with twice the pause.
+healthy probe it is suspect on trial; the first outcome of a request makes it alive, or dead again
+with twice the pause. One request is enough to tell; the store, which knows no trial, gives it as
+many as it gives a suspect: none, while any other instance is alive.
 """
 
 from __future__ import annotations

@@ -255,8 +255,8 @@ class Serving:
             profile=replace(spec.profile, kv_tokens=told.kv_tokens or spec.profile.kv_tokens),
         )
         # Before it is: what is handed in happens, also when this is cancelled meanwhile.
-        self._known = True
-        await self._store.run(lambda tx: _enter(tx, spec))
+        again, self._known = self._known, True
+        await self._store.run(lambda tx: _enter(tx, spec, again=again))
         self._tell(state="serving", detail="", fraction=1.0)
 
     async def _watch(self, server: VllmServer) -> str:
@@ -274,7 +274,7 @@ class Serving:
             await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
             if ended.done() or unwell.done():
                 reason = "vLLM has ended" if ended.done() else unwell.result()
-                await self._set_state("dead", reason)
+                await self._set_state("dead", reason, unless="draining")
                 # An engine's death ends its server a moment later; the log then says why.
                 await asyncio.wait([ended], timeout=VLLM_EXIT_S)
                 if not ended.done():
@@ -361,10 +361,18 @@ class Serving:
             return view is not None and view.occupied > 0
         return False
 
-    async def _set_state(self, state: InstanceState, reason: str) -> None:
+    async def _set_state(
+        self, state: InstanceState, reason: str, *, unless: InstanceState | None = None
+    ) -> None:
         name = self._instance.name
+
+        def move(tx: Transaction) -> None:
+            load = tx.instances.get(name)
+            if load is None or load.state != unless:
+                set_instance_state(tx, name, state, reason=reason)
+
         try:
-            await self._store.run(lambda tx: set_instance_state(tx, name, state, reason=reason))
+            await self._store.run(move)
         except UnknownInstance:
             pass  # removed meanwhile
         except StoreUnavailable:
@@ -391,6 +399,8 @@ async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
-def _enter(tx: Transaction, spec: InstanceSpec) -> None:
+def _enter(tx: Transaction, spec: InstanceSpec, *, again: bool) -> None:
+    """Let it serve; where it is only started again, not against whoever drains it meanwhile."""
     enter_instance(tx, spec)
-    set_instance_state(tx, spec.name, "alive", reason=None)
+    if not again or tx.instances[spec.name].state != "draining":
+        set_instance_state(tx, spec.name, "alive", reason=None)

@@ -121,8 +121,12 @@ class QueuedRequest:
                 # We have no key for it: that is no evidence about the instance.
                 await self._give_back_or_raise(error)
                 continue
+            if (pause_s := self._pause_s(grant.instance)) > 0:
+                await asyncio.sleep(pause_s)
+                # In an attempt of its own: the instance's profile is learned from those that end.
+                await self.give_back(f"{grant.instance} was left in peace", counts=False)
+                continue
             view = await self._queue.directory.view(grant.instance)
-            await asyncio.sleep(self._pause_s(grant.instance))
             try:
                 completion = await self._queue.client.complete(
                     endpoint,

@@ -355,6 +355,15 @@ async def test_a_server_that_died_is_started_again(bench: Bench) -> None:
     assert bench.reports[-1].deaths == 2
 
 
+async def test_an_operators_drain_outlasts_the_death_of_the_server(bench: Bench) -> None:
+    """It is started again, for it may be wanted again, but gets nothing before that is said."""
+    await bench.serving(restarts=1)
+    bench.store.transact(lambda tx: set_instance_state(tx, NAME, "draining", reason="by me"))
+    os.kill(bench.pids()[0], signal.SIGKILL)
+    await until(lambda: bench.reports[-1].state == "serving" and bench.reports[-1].deaths == 1)
+    assert bench.state() == ("draining", "by me")
+
+
 async def test_a_server_that_does_not_come_up_again_is_started_as_often_as_allowed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,8 +16,10 @@ from hexprefect.instances.errors import InstanceRefused, InstanceUnavailable, Pr
 from hexprefect.queue import QueueOptions
 from hexprefect.queue.directory import RESOLVE_EVERY_S
 from hexprefect.scheduling import Profile
+from hexprefect.scheduling.profile_fitting import finished_requests
 from hexprefect.store import InstanceSpec
 from hexprefect.store.fleet import enter_instance
+from hexprefect.store.profiles import runs_on
 from hexprefect.store.views import query_record
 
 QUICK = Profile("quick", fixed_s=0.001, input_s_per_token=0.0, output_s_per_token=0.001)
@@ -115,6 +117,8 @@ async def test_the_only_instance_may_shed_a_request_for_longer_than_a_few_moves_
         for earlier, later in zip(server.completions, server.completions[1:], strict=False)
     ]
     assert min(gaps) >= max(0.1, pause_s), "it is left in peace"
+    (run,) = fleet.store.read(lambda connection: finished_requests(runs_on(connection, "m")))
+    assert run.seconds < 0.1, "and is not thought to be slow for it"
     await query.end("answered")
     assert fleet.idle()
 
