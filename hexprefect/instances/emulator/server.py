@@ -211,6 +211,8 @@ class Emulator:
         server, serving = self._server, self._serving
         self._server = self._serving = None
         if server is not None and serving is not None:
+            # First: a dead server does not answer new connections for a moment longer.
+            server.close_listeners()
             server.break_connections()
             server.should_exit = server.force_exit = True
             await serving

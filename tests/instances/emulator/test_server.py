@@ -514,6 +514,17 @@ async def test_the_command_line_serves_until_sigterm(client):
     assert status == 0
 
 
+async def test_a_server_that_is_stopped_does_not_say_that_it_is_well(http):
+    """Not for the tenth of a second either that its end takes: it is to look like a killed one."""
+    emulator = Emulator(QUICK)
+    endpoint = await emulator.start()
+    stopping = asyncio.create_task(emulator.stop())
+    await asyncio.sleep(0)
+    with pytest.raises(httpx.TransportError):
+        await http.get(endpoint.route("/health"))
+    await stopping
+
+
 async def test_a_taken_port_is_named():
     async with Emulator(QUICK) as endpoint:
         port = httpx.URL(endpoint.url).port
