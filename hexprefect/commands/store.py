@@ -14,7 +14,7 @@ from sqlalchemy.exc import DatabaseError, DBAPIError, InterfaceError, Operationa
 
 from hexprefect.commands.output import FAILED, Json, StoreUrl, errors_for_people, out, print_json
 from hexprefect.settings import settings
-from hexprefect.store import check_laws, upgrade
+from hexprefect.store import StoreUnavailable, check_laws, upgrade
 from hexprefect.store.engine import store_url
 from hexprefect.store.opening import open_current
 from hexprefect.store.upgrade import StoreNotReady
@@ -55,6 +55,8 @@ def store_faults(url: str) -> Iterator[None]:
     """
     try:
         yield
+    except StoreUnavailable as away:
+        raise StoreNotReady(away.problem, remedy=away.remedy) from away
     except DBAPIError as error:
         if not _is_the_databases(error):
             raise

@@ -76,7 +76,8 @@ def told_as_unavailable(url: URL) -> Iterator[None]:
         said = without_secrets(str(driver).strip().splitlines()[0], url)
         raise StoreUnavailable(
             f"The store at {shown_url(url)} cannot be used: {said}.",
-            remedy="See that its database runs, has room and is not locked; or name the right one.",
+            remedy="See that its database runs, has room and is not locked, or name the right one "
+            "with --store or HEXPREFECT_STORE.",
         ) from error
 
 

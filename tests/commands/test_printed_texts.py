@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hexprefect.cli import app
+from hexprefect.commands.output import err, out
 from hexprefect.commands.queries import print_answer
 from hexprefect.orchestration.answer_record import empty_record
 
@@ -24,6 +25,13 @@ def environment_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, before or "")
         if before is None:
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def wide_consoles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No name is cut, whatever `COLUMNS` was when the consoles were made."""
+    for console in (out, err):
+        monkeypatch.setattr(console, "_width", 400)
 
 
 def printed(*arguments: str) -> str:
