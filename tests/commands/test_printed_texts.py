@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,9 @@ from hexprefect.commands.output import err, out
 from hexprefect.commands.queries import print_answer
 from hexprefect.orchestration.answer_record import empty_record
 
+pytestmark = pytest.mark.usefixtures("environment_as_before")
+
 TEXT = "[/x] [bold] :100: C:\\[y]"
-
-
-@pytest.fixture(autouse=True)
-def environment_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ask --in-process` points Prefect and the store at its folders, for the whole process."""
-    for name in ("HEXPREFECT_STORE", "PREFECT_HOME", "PREFECT_LOGGING_LEVEL", "DO_NOT_TRACK"):
-        before = os.environ.get(name)
-        monkeypatch.setenv(name, before or "")
-        if before is None:
-            monkeypatch.delenv(name)
 
 
 @pytest.fixture(autouse=True)

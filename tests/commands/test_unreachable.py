@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,8 @@ from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, tempor
 from typer.testing import CliRunner, Result
 
 from hexprefect.cli import app
+
+pytestmark = pytest.mark.usefixtures("environment_as_before")
 
 NO_SERVER = "postgresql://reader:hunter2@127.0.0.1:9/store"
 
@@ -25,16 +26,6 @@ ON_A_STORE = [
     ["metrics", "--once"],
     ["ask", "How many?", "-d", "demo", "--in-process"],
 ]
-
-
-@pytest.fixture(autouse=True)
-def environment_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ask --in-process` points Prefect and the store at its folders, for the whole process."""
-    for name in ("HEXPREFECT_STORE", "PREFECT_HOME", "PREFECT_LOGGING_LEVEL", "DO_NOT_TRACK"):
-        before = os.environ.get(name)
-        monkeypatch.setenv(name, before or "")
-        if before is None:
-            monkeypatch.delenv(name)
 
 
 def refused(*arguments: str, **environment: str) -> str:
