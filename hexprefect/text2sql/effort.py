@@ -39,21 +39,17 @@ class Effort:
 
     @property
     def call_s(self) -> float:
-        """Seconds a call takes, waiting included: the mean of this query's calls so far, without
-        what only the first has to read."""
+        """Seconds a call takes, waiting included: the mean of this query's calls so far."""
         return self._spent_s / self._calls if self._calls else self.expected_call_s
 
     async def __call__(self, prompt: Prompt) -> Completion:
         """Serve a call and learn from how long it took."""
         started = time.monotonic()
         completion = await self.complete(prompt)
+        self._calls += 1
         # The longer of the two: an instance may not tell its times, and a clock may have slept.
         told = completion.waited_s + completion.ran_s
-        spent_s = max(told, time.monotonic() - started)
-        if not self._calls:
-            spent_s -= _shared_reading_seconds(prompt, completion)
-        self._calls += 1
-        self._spent_s += spent_s
+        self._spent_s += max(told, time.monotonic() - started)
         return completion
 
     def affords(self, work: str, *, calls_in_a_row: int) -> bool:
@@ -67,16 +63,3 @@ class Effort:
             return True
         self.dropped.append(f"{work}: {max(left, 0):.1f} s left, about {needed:.1f} s needed")
         return False
-
-
-def _shared_reading_seconds(prompt: Prompt, completion: Completion) -> float:
-    """Seconds for which an instance read the beginning that all prompts of a query share.
-
-    The prompts that follow find it in the prefix cache. On a processor, where reading is most of a
-    call, the first would otherwise promise each of them to be several times as long as it is.
-    """
-    shared = sum(segment.tokens for segment in prompt.prefix) - completion.cached_tokens
-    read = completion.input_tokens - completion.cached_tokens
-    if completion.read_s is None or shared <= 0 or read <= 0:
-        return 0.0
-    return min(completion.read_s, completion.ran_s) * min(1.0, shared / read)
