@@ -76,9 +76,6 @@ class Completion:
     finish_reason: str = "stop"
     ran_s: float = 0.0
     """Seconds from sending the request to the last byte of the answer."""
-    read_s: float | None = None
-    """Of these, seconds until the first token, which reading the prompt took; None where the server
-    does not tell."""
     instance: str = ""
     request_id: str = ""
     waited_s: float = 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -191,22 +190,10 @@ def _completion(
         cached_tokens=min(cached_tokens, input_tokens),
         finish_reason=finish_reason if finish_reason and isinstance(finish_reason, str) else "stop",
         ran_s=ran_s,
-        read_s=_read_seconds(kept),
         instance=endpoint.name,
         request_id=str(tail.get("id") or ""),
         extra=kept,
     )
-
-
-def _read_seconds(told: Mapping[str, Any]) -> float | None:
-    """Seconds until the first token: as seen in a stream, or as llama.cpp or vLLM tells."""
-    if (seen := told.get("time_to_first_token_s")) is not None:
-        return float(seen)
-    for kind, name in (("timings", "prompt_ms"), ("metrics", "time_to_first_token_ms")):
-        milliseconds = told.get(kind, {}).get(name)
-        if isinstance(milliseconds, int | float) and 0 <= milliseconds < math.inf:
-            return float(milliseconds) / 1000
-    return None
 
 
 def _object(value: Any) -> Mapping[str, Any]:

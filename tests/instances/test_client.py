@@ -54,24 +54,6 @@ async def test_llama_cpp_tells_its_cache_hits_in_its_timings(serve, client, prom
 
 
 @pytest.mark.parametrize(
-    ("told", "read_s"),
-    [
-        ({"timings": {"prompt_ms": 5.0}}, 0.005),
-        ({"metrics": {"time_to_first_token_ms": 40}}, 0.04),
-        ({"metrics": None, "timings": {}}, None),
-        ({"metrics": {"time_to_first_token_ms": None}}, None),
-        ({"timings": {"prompt_ms": "soon"}}, None),
-    ],
-)
-async def test_how_long_reading_the_prompt_took_is_known_where_the_server_tells(
-    serve, client, prompt, chat_answer, told, read_s
-):
-    async with serve(lambda exchange: exchange.answer(chat_answer | told)) as server:
-        completion = await client.complete(server.endpoint(), prompt, timeout_s=5)
-    assert completion.read_s == read_s
-
-
-@pytest.mark.parametrize(
     ("speaks", "sent"), [("vllm", True), ("llama.cpp", False), ("openai", False)]
 )
 async def test_priority_is_sent_as_an_integer_to_vllm_only(
@@ -523,7 +505,6 @@ async def test_a_stream_is_collected_with_its_first_token_timed(serve, client, p
     assert pieces == ["SELECT ", "\u2028é"]
     assert (completion.input_tokens, completion.output_tokens) == (9, 2)
     assert 0 < completion.extra["time_to_first_token_s"] <= completion.ran_s
-    assert completion.read_s == completion.extra["time_to_first_token_s"]
 
 
 async def test_an_error_event_is_a_failure_although_done_follows(serve, client, prompt):

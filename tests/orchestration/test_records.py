@@ -27,7 +27,6 @@ completions = st.builds(
     output_tokens=st.integers(0, 10**6),
     cached_tokens=st.integers(0, 10**6),
     ran_s=st.floats(0, 1e6),
-    read_s=st.none() | st.floats(0, 1e6),
     instance=st.text(),
     request_id=st.text(),
     waited_s=st.floats(0, 1e6),
